@@ -257,7 +257,7 @@ class Control:
         effects: list[ControlEffect] = [*self._forget_silent(now_s)]
         self._ticked_s = now_s
         view = self._view(now_s)
-        plan = [self._with_sizes(each, view) for each in self._planner.tick(view)]
+        plan = [self._with_sizes(each) for each in self._planner.tick(view)]
         placing = (LoadInstance, UnloadInstance)
         busy = {effect.worker_id for effect in plan if isinstance(effect, placing)}
         plan += version_effects(self._service, view.workers, self._facts, busy)
@@ -282,13 +282,12 @@ class Control:
         effects += self._canaries.judge(now_s, now_s + self._epoch_offset_s)
         return effects
 
-    def _with_sizes(self, effect: PlanEffect, view: ClusterView) -> PlanEffect:
-        """A resize with the sizes of versions that are held but no longer planned for, too."""
+    def _with_sizes(self, effect: PlanEffect) -> PlanEffect:
+        """A resize with the sizes of versions that are no longer planned for, too."""
         if not isinstance(effect, ResizeWorker):
             return effect
-        (worker,) = [each for each in view.workers if each.worker_id == effect.worker_id]
-        held = {each.variant_id for each in worker.instances} & self._facts.keys()
-        known = {n: expected_bytes(self._facts[n], effect.device_class) for n in sorted(held)}
+        to = effect.device_class
+        known = {name: expected_bytes(facts, to) for name, facts in self._facts.items()}
         return effect._replace(memory_bytes={**known, **effect.memory_bytes})
 
     def _forget_silent(self, now_s: float) -> list[ForgetMember]:
@@ -313,12 +312,13 @@ class Control:
         """Count the queries that wait for a load that nobody has begun as if they came just now.
 
         They were counted as they came; but that report may be lost, its reader may have died, and a
-        load that was decided on may not have been begun.
+        load that was decided on may not have been begun, or only on another gateway's device.
         """
         if not report.held:
             return report
-        states = (each.state for each in self.reports if each.state is not None)
-        present = {each.variant_id for state in states for each in state.instances}
+        near = [each.state for each in self.reports
+                if not each.is_gateway or each.member_id == report.member_id]  # fmt: skip
+        present = {each.variant_id for state in near if state for each in state.instances}
         able = [facts for name, facts in self._facts.items() if name in present]
         kinds = dict(report.kinds)
         waits: Counter[str] = Counter()

@@ -88,7 +88,6 @@ class PoolPlanner:
     ) -> list[ResizeWorker]:
         """Workers of a size there are too many of become what is missing, the idlest first."""
         effects = []
-        facts = {variant.variant_id: variant for variant in view.variants}
         cores = self._cores(view, {})
         for worker in sorted(view.workers, key=lambda w: (w.busy_share, w.worker_id)):
             if worker.resizing_to or missing.get(worker.size, 0) >= 0:
@@ -97,8 +96,7 @@ class PoolPlanner:
                 more = view.device_classes[size].threads - _threads(view, worker.size)
                 most = self._limits.max_cores.get(worker.pool, inf)
                 if missing.get(size, 0) > 0 and (more <= 0 or cores[worker.pool] + more <= most):
-                    held = [each.variant_id for each in worker.instances]
-                    sizes = {n: expected_bytes(facts[n], size) for n in held if n in facts}
+                    sizes = {each.variant_id: expected_bytes(each, size) for each in view.variants}
                     effects.append(ResizeWorker(worker.worker_id, size, reason, sizes))
                     missing[worker.size] += 1
                     missing[size] -= 1

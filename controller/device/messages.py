@@ -49,8 +49,9 @@ class ResizeWorker(NamedTuple):
     Attributes:
         worker_id, device_class: the worker, and what it is to become.
         reason: why.
-        memory_bytes: memory that its variants are expected to take then, by id; inf if one cannot
-            run there. One that is not named takes as much as now.
+        memory_bytes: memory that each known variant is expected to take there, by id; inf if it
+            cannot run there. It is for all, as others may be ready when the order arrives. One that
+            is not named takes as much as now.
     """
 
     worker_id: str

@@ -1,107 +1,57 @@
-"""A simulated cluster: its processes, who starts and ends them, its clients and its faults."""
+"""A simulated cluster: its processes, what starts and ends them, its clients and its faults."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 
-from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
 from modelless.policies.scopes import in_scope
-from modelless.variants.registry.versions import name_of
+from modelless.policies.views import QueryView
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
-from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker
-from tests.simtest.schedule import SOLVERS, Item, Schedule, Setup
-from tests.simtest.world import Process, World
-
-WORKERS = "cpu-1"
-"""The name of the pool, which is that of its device class."""
+from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker, ask
+from tests.simtest.schedule import WORKERS, Item, Schedule, settings_of
+from tests.simtest.world import Process, Task, World
 
 RECONCILE_S = 0.2
 START_S = (0.3, 1.5)
 HEALTH_S = 6.0
 """A member that hangs for so long is ended."""
 
-REST_S = 40.0
-"""The cluster comes to rest within this time after load and faults have ended."""
-
-UPGRADE_S = 60.0
-"""Or in so much more, if there was an upgrade."""
+REST_S, UPGRADE_S = 40.0, 60.0
+"""The cluster comes to rest within this time after load and faults have ended; after an upgrade it
+may take so much longer."""
 
 PROBE_S = 20.0
 """And then a client who tries again and again has an answer within this time."""
 
 
-def settings_of(setup: Setup) -> Settings:
-    """Return the settings of a cluster with this setup."""
-    has_device = setup.own_device or not setup.max_workers
-    pools = []
-    if setup.max_workers:
-        pools = [
-            {
-                "device_class": WORKERS,
-                "workers": setup.workers,
-                "min_workers": setup.min_workers,
-                "max_workers": setup.max_workers,
-                "sizes": list(setup.sizes),
-            }
-        ]
-    return parse_settings(
-        {
-            "gateways": {
-                "count": setup.gateways,
-                "device_class": "cpu-1" if has_device else None,
-                "sizes": list(setup.sizes) if has_device else [],
-            },
-            "pools": pools,
-            "policies": {
-                "selection": setup.selection,
-                "scaling": {"policy": setup.scaling, "node_limit": 20}
-                if setup.scaling in SOLVERS
-                else setup.scaling,
-                "eviction": setup.eviction,
-            },
-            "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
-            "limits": {"max_batch": fleet.MAX_BATCH},
-        }
-    )
-
-
 class Serve:
-    """Starts and ends the members, as Ray Serve does, and tells routers who is there.
-
-    Args:
-        cluster: that it serves.
-    """
+    """Starts and ends the members, as Ray Serve does, and tells routers who is there."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._world = cluster, cluster.world
         self._rng = cluster.world.rng("serve")
         setup = cluster.setup
-        self.wanted = {GATEWAYS: setup.gateways, WORKERS: setup.workers}
-        if not setup.max_workers:
-            del self.wanted[WORKERS]
+        self.wanted = {GATEWAYS: setup.gateways}  # how many, by pool
+        if setup.max_workers:
+            self.wanted[WORKERS] = setup.workers
         self._rollouts = dict.fromkeys(self.wanted, 1)
-        self._starting: dict[str, int] = dict.fromkeys(self.wanted, 0)
-        self._started = 0
+        self._starting = dict.fromkeys(self.wanted, 0)
+        self._started = self._news = 0
         self.members: dict[str, Member] = {}
         self.fronts: list[Gateway] = []  # that clients reach
-        self._routes: dict[str, frozenset[str]] = {}
-        self._news = 0
-        self._told: dict[str, int] = {}
+        self._routes: dict[str, tuple[int, frozenset[str]]] = {}  # that each gateway knows
 
-    def start(self) -> None:
-        """Begin to look after the members."""
-        self._reconcile()
-
-    def scale(self, pool: str, count: int) -> None:
-        """Bring a pool to so many workers."""
-        self.wanted[pool] = count
+    @property
+    def alive(self) -> list[Member]:
+        """The members that have not ended."""
+        return [each for each in self.members.values() if each.is_alive]
 
     def upgrade(self) -> None:
         """Replace all members, one after the other: workers first."""
@@ -117,11 +67,11 @@ class Serve:
 
     def routable(self, gateway: Member) -> frozenset[str]:
         """The workers that a gateway's router knows."""
-        return self._routes.get(gateway.name, frozenset())
+        return self._routes.get(gateway.name, (0, frozenset()))[1]
 
     def on_ready(self, member: Member) -> None:
         """The member serves from now on."""
-        if isinstance(member, Gateway):
+        if member.is_gateway:
             self.fronts.append(member)
         self._publish()
 
@@ -131,39 +81,40 @@ class Serve:
         self._drop(member)
 
     def _drop(self, member: Member) -> None:
-        if isinstance(member, Gateway) and member in self.fronts:
+        if member in self.fronts:
             self.fronts.remove(member)
         self._publish()
 
     def _publish(self) -> None:
-        names = frozenset(
-            each.name
-            for each in self.members.values()
-            if isinstance(each, Worker) and not each.is_starting and not each.is_leaving
-        )
+        members = self.members.values()
+        serving = [each for each in members if not (each.is_starting or each.is_leaving)]
+        names = frozenset(each.name for each in serving if not each.is_gateway)
         self._news += 1
-        for gateway in self.members.values():
-            if isinstance(gateway, Gateway):
+        for gateway in members:
+            if gateway.is_gateway:
                 delay_s = self._rng.uniform(0.0, 0.3)
-                gateway.after(delay_s, partial(self._tell, gateway, names, self._news))
+                gateway.after(delay_s, partial(self._tell, gateway, self._news, names))
 
-    def _tell(self, gateway: Gateway, names: frozenset[str], number: int) -> None:
-        if number > self._told.get(gateway.name, 0):
-            self._told[gateway.name] = number
-            self._routes[gateway.name] = names
-            gateway.on_routes()
+    def _tell(self, gateway: Gateway, number: int, names: frozenset[str]) -> None:
+        if number > self._routes.get(gateway.name, (0,))[0]:
+            self._routes[gateway.name] = number, names
+            gateway.tell_of_others()
 
-    def _reconcile(self) -> None:
-        self._world.plan(self._world.now_s + RECONCILE_S, self._reconcile)
-        for member in list(self.members.values()):
-            if not member.is_alive:
-                self.on_end(member)
-            elif member.hangs_s > HEALTH_S:
-                self._world.injected["ended for want of health"] += 1
-                self._cluster.crash(member)
-        is_busy = False  # one pool is upgraded at a time
-        for pool in reversed(list(self.wanted)):
-            is_busy = self._reconcile_pool(pool, may_replace=not is_busy) or is_busy
+    def reconcile(self) -> Task:
+        """Look after the members, again and again."""
+        while True:
+            now_s = self._world.now_s
+            for member in list(self.members.values()):
+                hung_s = now_s - member.hung_from_s
+                if not member.is_alive:
+                    self.on_end(member)
+                elif member.hung_until_s > now_s and hung_s > HEALTH_S:
+                    self._world.injected["ended for want of health"] += 1
+                    self._cluster.crash(member)
+            is_busy = False  # one pool is upgraded at a time
+            for pool in reversed(list(self.wanted)):
+                is_busy = self._reconcile_pool(pool, may_replace=not is_busy) or is_busy
+            yield RECONCILE_S
 
     def _reconcile_pool(self, pool: str, *, may_replace: bool) -> bool:
         """Start or end one member at most; returns whether an upgrade is under way."""
@@ -173,7 +124,8 @@ class Serve:
         count = len(members) + self._starting[pool]
         is_upgrading = bool(old) and may_replace
         if count < wanted + is_upgrading:
-            self._start(pool)
+            self._starting[pool] += 1
+            self._world.plan(self._rng.uniform(*START_S), partial(self._begin, pool))
         elif is_upgrading:
             ready = [each for each in members if each not in old and not each.is_starting]
             if len(ready) + len(old) > wanted:
@@ -182,11 +134,6 @@ class Serve:
             self._stop(max(members, key=lambda each: (each.is_starting, each.began_s, each.name)))
         return bool(old)
 
-    def _start(self, pool: str) -> None:
-        self._starting[pool] += 1
-        delay_s = self._rng.uniform(*START_S)
-        self._world.plan(self._world.now_s + delay_s, partial(self._begin, pool))
-
     def _begin(self, pool: str) -> None:
         self._starting[pool] -= 1
         cluster = self._cluster
@@ -194,13 +141,13 @@ class Serve:
         if knowledge is None:
             return
         self._started += 1
-        make, role = (Gateway, "gateway") if pool == GATEWAYS else (Worker, "worker")
+        make, role, device_class = Worker, "worker", pool
+        if pool == GATEWAYS:
+            make, role, device_class = Gateway, "gateway", cluster.settings.gateways.device_class
         name = f"{role}-{self._started}"
-        device_class = pool if pool != GATEWAYS else cluster.settings.gateways.device_class or ""
-        rollout = self._rollout_of(pool)
-        member = make(cluster, name, pool, rollout, knowledge, device_class)
+        member = make(cluster, name, pool, self._rollout_of(pool), knowledge, device_class)
         self.members[name] = member
-        if isinstance(member, Gateway):
+        if member.is_gateway:
             cluster.gateways.append(member)
         if member.device is not None:
             cluster.devices.append(member.device)
@@ -211,39 +158,33 @@ class Serve:
         """Take the member out of the routers, and let it leave."""
         member.is_leaving = True
         self._drop(member)
-        member.after(0.5, member.begin_to_leave)
+        member.after(0.5, lambda: member.spawn(member.leave()))
 
 
 class Cluster:
-    """A cluster on which a schedule's items happen.
-
-    Args:
-        schedule: what it is, and what happens.
-        keep, hashes: see ``World``.
-    """
+    """A cluster on which a schedule's items happen; ``keep`` and ``hashes`` as in ``World``."""
 
     def __init__(self, schedule: Schedule, keep: int = 0, *, hashes: bool = False) -> None:
-        self.setup = schedule.setup
-        self.world = World(str(schedule.seed), self.setup.clocks_differ, keep, hashes)
-        self.world.network.hop_s = max(self.setup.hop_s / 2.0, 0.0002)
-        self.settings = settings_of(self.setup)
-        self.store = Store(self.setup.profiled)
+        self.setup = setup = schedule.setup
+        self.world = World(str(schedule.seed), setup.clocks_differ, keep, hashes)
+        self.world.network.hop_s = max(setup.hop_s / 2.0, 0.0002)
+        self.settings = settings_of(setup)
+        self.store = Store(setup.profiled)
         self.checks = Checks(self)
         self.history: list[Entry] = []
         self.asked: list[Asked] = []
         self.gateways: list[Gateway] = []  # all that there ever were
         self.devices: list[LocalDevice] = []
-        self.control_name = ""
         self.controls: list[ControlProcess] = []
-        self._bad_loads: dict[str, float] = {}
-        self._bad_batches: dict[str, float] = {}
+        self.bad_loads: dict[str, float] = {}  # how likely they fail, by scope
+        self.bad_batches: dict[str, float] = {}
         self._rng = self.world.rng("faults")
         self.serve = Serve(self)
         self._items = schedule.items
         for item in schedule.items:
-            self.world.plan(item.at_s, partial(self._happen, item))
+            self.world.spawn(self._happen(item))
         self._start_control()
-        self.serve.start()
+        self.world.spawn(self.serve.reconcile())
 
     def run(self) -> None:
         """Let everything happen, and check that the cluster comes to rest.
@@ -257,41 +198,35 @@ class Cluster:
         self._pass(2.0)
         self._pass_until(self.checks.is_at_rest, most_s)
         self.checks.check_rest()
-        probes = [Probe(self, gateway, task) for gateway in self.serve.fronts
-                  for task in ("alpha", "beta")]  # fmt: skip
+        fronts = self.serve.fronts
+        probes = [Probe(self, gateway, task) for gateway in fronts for task in fleet.TASKS]
         self._pass_until(lambda: all(each.is_answered for each in probes), PROBE_S)
         self.checks.check_probes(probes)
-        if self.setup.scaling == "on-demand" and self.serve.fronts:
-            self._ask_while_reports_are_lost(self.serve.fronts[0])
+        if self.setup.scaling == "on-demand" and fronts:
+            self._ask_while_reports_are_lost(fronts[0])
         self._pass(3.0)
         self.checks.check_books()
 
     def _ask_while_reports_are_lost(self, gateway: Gateway) -> None:
         """A query that waits is loaded for, though the report of its arrival does not arrive."""
-        devices = [each.device for each in self.serve.members.values() if each.device is not None]
-        held = {name_of(each) for device in devices for each in device.machine.ready}
-        near = [
-            gateway.device,
-            *(e.device for e in self.serve.members.values() if not e.is_gateway),
-        ]
-        free = [e.machine.memory_bytes - e.machine.used_bytes for e in near if e is not None]
-        better = [
-            (name.partition("/")[0], percent)
-            for name, (_, percent, mib) in fleet.LADDER.items()
-            if mib * fleet.MIB * 1.5 < max(free, default=0)
-            and all(accuracy(each) < percent for each in held if each[0] == name[0])
-        ]
-        if not better:
+        members = self.serve.members.values()
+        held = {n for each in members if each.device for n in each.device.machine.ready}
+        near = [each.device.machine for each in members
+                if each.device and (each is gateway or not each.is_gateway)]  # fmt: skip
+        free = max((each.memory_bytes - each.used_bytes for each in near), default=0)
+        for name, (_, percent, mib) in fleet.LADDER.items():
+            task = name.partition("/")[0]
+            is_better = all(fleet.accuracy(e) < percent for e in held if in_scope(e, task))
+            if is_better and mib * fleet.MIB * 1.5 < free:
+                break
+        else:
             return
-        task, percent = better[0]
-        pair = frozenset((gateway.name, self.control_name))
-        self.world.network.cut[pair] += 1
-        self.world.plan(self.world.now_s + 0.3, lambda: self.world.network.cut.subtract([pair]))
-        asked = Asked(-1, task, 1, 15.0, percent, inf, 0, "", False, True)
+        self.world.spawn(self._cut(0.3, gateway, self.controls[-1]))
+        asked = ask(task, 15.0, percent)
         gateway.take(asked)
         self._pass(LIMITS.max_hold_s + 1.0)
         if [kind for kind, _, _ in asked.ends] != ["answered"]:
-            self.world.fail("a query that waits is known", f"{asked}")
+            self.world.fail("a query that waits is known", asked)
 
     def _pass(self, length_s: float) -> None:
         end_s = self.world.now_s + length_s
@@ -310,220 +245,171 @@ class Cluster:
         network.cut.clear()
         for process in self.world.processes.values():
             process.slow = 1.0
-        self._bad_loads.clear()
-        self._bad_batches.clear()
+        self.bad_loads.clear()
+        self.bad_batches.clear()
         self.store.is_away = False
 
     # -- processes ----------------------------------------------------------------------------
 
     def _start_control(self) -> None:
-        process = ControlProcess(self, f"control-{len(self.controls) + 1}")
-        self.controls.append(process)
-        self.control_name = process.name
+        self.controls.append(ControlProcess(self, len(self.controls) + 1))
+        self.control_name = self.controls[-1].name
 
-    def crash(self, process: Process) -> None:
+    def crash(self, process: Process | None) -> None:
         """End a process at once; what started it starts another one after a while."""
-        if not process.is_alive:
+        if process is None or not process.is_alive:
             return
         if isinstance(process, Gateway):
-            for asked in process.open.values():
-                asked.ends.append(("gateway died", self.world.now_s, ""))
-            process.open.clear()
-        is_control = process.name == self.control_name
+            process.abandon("gateway died")
         process.end()
         if isinstance(process, Member):
-            process.world.plan(self.world.now_s + self._rng.uniform(0.0, 0.5),
-                               partial(self.serve.on_end, process))  # fmt: skip
-        elif is_control:
-            self.world.plan(self.world.now_s + self._rng.uniform(0.3, 2.0), self._start_control)
+            self.world.plan(self._rng.uniform(0.0, 0.5), partial(self.serve.on_end, process))
+        elif process.name == self.control_name:
+            self.world.plan(self._rng.uniform(0.3, 2.0), self._start_control)
 
     def find(self, target: str) -> Process | None:
         """The process that an item means, such as ``worker:1``; None if there is none."""
         role, _, number = target.partition(":")
         if role == "control":
             return self.world.processes.get(self.control_name)
-        alive = [each for each in self.serve.members.values() if each.is_alive and each.is_a(role)]
+        alive = [each for each in self.serve.alive if each.is_a(role)]
         return alive[int(number) % len(alive)] if alive else None
-
-    # -- what happens -------------------------------------------------------------------------
 
     def due_accuracy(self, probe: Probe) -> float:
         """The accuracy that an idle system owes: of any device, or of the one that is asked."""
         owes = {"most-accurate-feasible": max, "best-value": min}.get(self.setup.selection)
-        devices = [each.device for each in (probe.gateway, *self.serve.members.values())
-                   if each is probe.gateway or isinstance(each, Worker)]  # fmt: skip
-        served = [probe.gateway.service.serving(each.machine.ready) for each in devices if each]
-        best = [max(mine) for ready in served
-                if (mine := [accuracy(n) for n in ready if n.startswith(probe.task)])]  # fmt: skip
+        gateway = probe.gateway
+        near = [gateway, *(each for each in self.serve.members.values() if not each.is_gateway)]
+        best = []
+        for ready in [each.device.machine.ready for each in near if each.device is not None]:
+            served = [n for n in gateway.service.serving(ready) if in_scope(n, probe.task)]
+            best += [max(map(fleet.accuracy, served))] if served else []
         return owes(best) if owes is not None and best else 0.0
 
-    def fails_to_load(self, variant_id: str, rng: random.Random) -> bool:
-        """Whether this load fails."""
-        return rng.random() < _likelihood(self._bad_loads, variant_id)
+    def fails(self, bad: Mapping[str, float], variant_id: str, rng: random.Random) -> bool:
+        """Whether this load or batch fails."""
+        shares = [share for scope, share in bad.items() if in_scope(variant_id, scope)]
+        return rng.random() < max(shares, default=0.0)
 
-    def fails_batch(self, variant_id: str, rng: random.Random) -> bool:
-        """Whether this batch fails in the engine."""
-        return rng.random() < _likelihood(self._bad_batches, variant_id)
+    # -- what happens -------------------------------------------------------------------------
 
-    def _happen(self, item: Item) -> None:
-        self.world.injected[item.kind] += 1
-        self.world.note("fault", item)
-        getattr(self, "_do_" + item.kind.replace(" ", "_"))(item)
+    def _happen(self, item: Item) -> Task:
+        yield item.at_s
+        world, network, store = self.world, self.world.network, self.store
+        world.injected[item.kind] += 1
+        world.note("fault", item)
+        length_s, value, target = item.length_s, item.value, item.target
+        process = self.find(target) if item.kind in ("crash", "hang", "slow") else None
+        match item.kind:
+            case "load":
+                yield from self._ask_for_a_while(item, world.rng("load", item.at_s))
+            case "crash":  # of those that load, resize, start or leave, the first one that does
+                while process is None and length_s > 0.0:
+                    yield 0.1
+                    length_s -= 0.1
+                    process = self.find(target)
+                self.crash(process)
+            case "hang" if process is not None:
+                process.hang(length_s)
+            case "slow" if process is not None:
+                process.slow = value
+                yield length_s
+                process.slow = 1.0
+            case "cut":
+                ends = [self.find(each) for each in target.split("|")]
+                if None not in ends and ends[0] is not ends[1]:
+                    yield from self._cut(length_s, ends[0], ends[1])
+            case "second control" if old := self.find("control"):  # it only seems to be dead
+                rng = self._rng
+                cut = [each for each in self.serve.members.values() if rng.random() < 0.5]
+                self._start_control()
+                yield from self._cut(length_s / 2.0, old, *cut)
+                yield length_s / 2.0
+                self.crash(old)
+            case "bad loads" | "bad batches":
+                shares = self.bad_loads if item.kind == "bad loads" else self.bad_batches
+                shares[target] = value
+                yield length_s
+                shares.pop(target, None)
+            case "lossy":
+                network.loss = value
+                yield length_s
+                network.loss = 0.0
+            case "repeats":
+                network.repeat = value
+                yield length_s
+                network.repeat = 0.0
+            case "late messages":
+                network.spike = value
+                yield length_s
+                network.spike = 0.0
+            case "store away":
+                store.is_away = True
+                yield length_s
+                store.is_away = False
+            case "upgrade":  # of the control process first, then of the members
+                self.crash(self.find("control"))
+                self.serve.upgrade()
+            case "register":
+                store.newest = 3
+            case "canary":
+                store.begin_trial(target, int(value), world.now_s)
+            case "promote":
+                store.promote(target, int(value))
+            case "roll back":
+                store.roll_back(target)
 
-    def _later(self, item: Item, action: Callable[[], object]) -> None:
-        self.world.plan(self.world.now_s + item.length_s, action)
-
-    def _do_crash(self, item: Item) -> None:
-        """Crash a process; of one that loads, resizes or starts, the first one that does."""
-        process = self.find(item.target)
-        if process is not None:
-            self.crash(process)
-        elif item.length_s > 0.0:
-            again = item._replace(length_s=item.length_s - 0.1)
-            self.world.plan(self.world.now_s + 0.1, lambda: self._do_crash(again))
-
-    def _do_hang(self, item: Item) -> None:
-        process = self.find(item.target)
-        if process is not None:
-            process.hang(item.length_s)
-
-    def _do_slow(self, item: Item) -> None:
-        process = self.find(item.target)
-        if process is not None:
-            process.slow = item.value
-            self._later(item, lambda: setattr(process, "slow", 1.0))
-
-    def _do_cut(self, item: Item) -> None:
-        ends = [self.find(target) for target in item.target.split("|")]
-        if None in ends or ends[0] is ends[1]:
-            return
-        pair = frozenset(each.name for each in ends if each is not None)
-        self.world.network.cut[pair] += 1
-        self._later(item, lambda: self.world.network.cut.subtract([pair]))
-
-    def _do_second_control(self, item: Item) -> None:
-        """A control process that only seems to be dead goes on beside its successor."""
-        old = self.world.processes.get(self.control_name)
-        if old is None:
-            return
-        network = self.world.network
-        cut = [frozenset((old.name, each)) for each in self.serve.members
-               if self._rng.random() < 0.5]  # fmt: skip
-        network.cut.update(cut)
-        self._start_control()
-        self.world.plan(self.world.now_s + item.length_s / 2.0, lambda: network.cut.subtract(cut))
-        self._later(item, lambda: self.crash(old))
-
-    def _do_store_away(self, item: Item) -> None:
-        self.store.is_away = True
-        self._later(item, lambda: setattr(self.store, "is_away", False))
-
-    def _do_bad_loads(self, item: Item) -> None:
-        self._bad_loads[item.target] = item.value
-        self._later(item, lambda: self._bad_loads.pop(item.target, None))
-
-    def _do_bad_batches(self, item: Item) -> None:
-        self._bad_batches[item.target] = item.value
-        self._later(item, lambda: self._bad_batches.pop(item.target, None))
-
-    def _do_lossy(self, item: Item) -> None:
-        self.world.network.loss = item.value
-        self._later(item, lambda: setattr(self.world.network, "loss", 0.0))
-
-    def _do_repeats(self, item: Item) -> None:
-        self.world.network.repeat = item.value
-        self._later(item, lambda: setattr(self.world.network, "repeat", 0.0))
-
-    def _do_late_messages(self, item: Item) -> None:
-        self.world.network.spike = item.value
-        self._later(item, lambda: setattr(self.world.network, "spike", 0.0))
-
-    def _do_upgrade(self, item: Item) -> None:
-        """The control process is replaced first, then the members."""
-        control = self.find("control")
-        if control is not None:
-            self.crash(control)
-        self.serve.upgrade()
-
-    def _do_register(self, item: Item) -> None:
-        self.store.newest = 3
-
-    def _do_canary(self, item: Item) -> None:
-        version = min(int(item.value), self.store.newest)
-        self.store.begin_trial(item.target, version, self.world.now_s)
-
-    def _do_promote(self, item: Item) -> None:
-        self.store.promote(item.target, min(int(item.value), self.store.newest))
-
-    def _do_roll_back(self, item: Item) -> None:
-        self.store.roll_back(item.target)
+    def _cut(self, length_s: float, one: Process, *others: Process) -> Task:
+        """Let a process and others not reach each other."""
+        cut, pairs = self.world.network.cut, [frozenset((one.name, e.name)) for e in others]
+        cut.update(pairs)
+        yield length_s
+        cut.subtract(pairs)
 
     # -- clients ------------------------------------------------------------------------------
 
-    def _do_load(self, item: Item) -> None:
-        self._next_query(item, self.world.rng("load", item.at_s), self.world.now_s + item.length_s)
+    def _ask_for_a_while(self, item: Item, rng: random.Random) -> Task:
+        end_s = self.world.now_s + item.length_s
+        gap_s = rng.expovariate(item.value)
+        while self.world.now_s + gap_s < end_s:
+            yield gap_s
+            gap_s = rng.expovariate(item.value)
+            tasks = fleet.TASKS if item.target == "both" else (item.target,)
+            asked = Asked(self._draw_query(rng.choice(tasks), rng))
+            self.asked.append(asked)
+            if self.serve.fronts:
+                gateway = self.serve.fronts[rng.randrange(len(self.serve.fronts))]
+                gateway.after(0.0, partial(gateway.take, asked))
+                if "cancel" in self.setup.limits and rng.random() < 0.1:
+                    gateway.after(rng.uniform(0.0, 0.3), partial(gateway.cancel, asked))
 
-    def _next_query(self, item: Item, rng: random.Random, end_s: float) -> None:
-        at_s = self.world.now_s + rng.expovariate(item.value)
-        if at_s < end_s:
-            self.world.plan(at_s, partial(self._ask, item, rng, end_s))
-
-    def _ask(self, item: Item, rng: random.Random, end_s: float) -> None:
-        self._next_query(item, rng, end_s)
-        tasks = ("alpha", "beta") if item.target == "both" else (item.target,)
-        asked = self._draw_query(rng.choice(tasks), rng)
-        self.asked.append(asked)
-        fronts = self.serve.fronts
-        if fronts:
-            gateway = fronts[rng.randrange(len(fronts))]
-            gateway.after(0.0, partial(gateway.take, asked))
-            if "cancel" in self.setup.limits and rng.random() < 0.1:
-                gateway.after(rng.uniform(0.0, 0.3), partial(gateway.cancel, asked))
-
-    def _draw_query(self, task: str, rng: random.Random) -> Asked:
+    def _draw_query(self, task: str, rng: random.Random) -> QueryView:
         on = self.setup.limits
         names = [name for name in (*fleet.LADDER, *fleet.TRIED) if name.startswith(task)]
         has_deadline = "deadline" in on and rng.random() < 0.8
-        return Asked(
-            len(self.asked),
-            rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
-            rng.choice((1, 2, 3, 4)) if "items" in on else 1,
-            rng.choice((0.05, 0.2, 0.6, 1.0, 15.0)) if has_deadline else 2.0,
-            rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
-            rng.choice((inf, 8e-7, 2e-6)) if "cost" in on else inf,
-            rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
-            rng.choice(("", "one", "two")) if "tenants" in on else "",
-            rng.random() < 0.5 if "late" in on else False,
-            not has_deadline,
+        return QueryView(
+            0,
+            scope=rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
+            items=rng.choice((1, 2, 3, 4)) if "items" in on else 1,
+            arrival_s=0.0,
+            deadline_s=rng.choice((0.05, 0.2, 0.6, 1.0, 15.0)) if has_deadline else 2.0,
+            min_accuracy_percent=rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
+            max_cost_usd=rng.choice((inf, 8e-7, 2e-6)) if "cost" in on else inf,
+            priority=rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
+            tenant=rng.choice(("", "one", "two")) if "tenants" in on else "",
+            serve_late=rng.random() < 0.5 if "late" in on else False,
+            has_default_deadline=not has_deadline,
         )
 
 
-def accuracy(variant_id: str) -> float:
-    """Per cent."""
-    return fleet.LADDER[name_of(variant_id)][1]
-
-
-def _likelihood(shares: dict[str, float], variant_id: str) -> float:
-    """How likely the variant fails, by scope."""
-    return max(
-        (share for scope, share in shares.items() if in_scope(variant_id, scope)), default=0.0
-    )
-
-
 class Probe:
-    """A client who tries again and again, without limits, at one gateway.
-
-    Args:
-        cluster: that it asks.
-        gateway: whom.
-        task: what for.
-    """
+    """A client who tries again and again, without limits, at one gateway."""
 
     def __init__(self, cluster: Cluster, gateway: Gateway, task: str) -> None:
         self.gateway, self.task = gateway, task
         self.tries: list[Asked] = []
         self._cluster, self._is_content = cluster, False
-        self._try()
+        gateway.spawn(self._try())
 
     @property
     def is_answered(self) -> bool:
@@ -531,14 +417,12 @@ class Probe:
         answers = [name for asked in self.tries for kind, _, name in asked.ends
                    if kind == "answered"]  # fmt: skip
         self._is_content = self._is_content or (
-            bool(answers) and accuracy(answers[-1]) >= self._cluster.due_accuracy(self)
+            bool(answers) and fleet.accuracy(answers[-1]) >= self._cluster.due_accuracy(self)
         )
         return self._is_content
 
-    def _try(self) -> None:
-        if self.is_answered or not self.gateway.is_alive:
-            return
-        asked = Asked(-1, self.task, 1, 10.0, 0.0, inf, 0, "", False, True)  # in time for a load
-        self.tries.append(asked)
-        self.gateway.take(asked)
-        self.gateway.after(1.0, self._try)
+    def _try(self) -> Task:
+        while not self.is_answered:
+            self.tries.append(ask(self.task, 10.0))  # in time for a load
+            self.gateway.take(self.tries[-1])
+            yield 1.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from types import SimpleNamespace
 
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
@@ -21,6 +23,7 @@ from modelless.variants.vocabulary import (
 
 MIB = 1 << 20
 MAX_BATCH = 4
+TASKS = ("alpha", "beta")
 LADDER = {
     "alpha/small/int8": (0.016, 70.0, 200),
     "alpha/middle/fp32": (0.040, 76.0, 300),
@@ -47,6 +50,11 @@ def p50_s(placement: Placement, items: int) -> float:
     return one_s / SPEED[placement.device_class] * (0.4 + 0.6 * items)
 
 
+def accuracy(variant_id: str) -> float:
+    """In percent."""
+    return LADDER[name_of(variant_id)][1]
+
+
 def memory_bytes(placement: Placement) -> int:
     """The memory of a loaded variant, which is as expected."""
     more_mib = 20 * (placement.device_class == "cpu-2")
@@ -58,44 +66,23 @@ def load_s(placement: Placement) -> float:
     return memory_bytes(placement) / (500 * MIB)
 
 
-def make_variant(variant_id: str) -> Variant:
-    """Return the variant with this id."""
-    name, _, version = variant_id.partition("@")
-    task, model, last = name.split("/")
-    return Variant(
-        task=task,
-        model=model,
-        name=last,
-        version=int(version),
-        precision=Precision.FP32,
-        resolution_px=None,
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
-        artifact_bytes=1,
-        accuracy=Accuracy(LADDER[name][1], "top-1", Provenance.PUBLISHED, "a test"),
-    )
-
-
-class _Figures(NamedTuple):
-    placement: Placement
-    batch: int
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    memory_bytes: float
-    load_s: float
-
-
 def make_model(*, learns: bool) -> MeasuredCostModel:
     """Return a cost model that has this table as its profile."""
     figures = [
-        _Figures(each, n, p50_s(each, n), 1.2 * p50_s(each, n), 1.4 * p50_s(each, n),
-                 memory_bytes(each), load_s(each))
+        SimpleNamespace(
+            placement=each,
+            batch=n,
+            p50_s=p50_s(each, n),
+            p90_s=1.2 * p50_s(each, n),
+            p99_s=1.4 * p50_s(each, n),
+            memory_bytes=memory_bytes(each),
+            load_s=load_s(each),
+        )
         for name, versions in VERSIONS.items()
         for version in versions
         for each in [Placement(f"{name}@{version}", of) for of in CLASSES]
         for n in range(1, MAX_BATCH + 1)
-    ]  # fmt: skip
+    ]
     return MeasuredCostModel((), ResidualSettings(learns=learns), predicted=figures)
 
 
@@ -104,35 +91,44 @@ MODEL = make_model(learns=False)
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The versions that a process knows; ``profiled`` as in ``Setup``."""
+    """The versions that a process knows: by id, and for planning."""
 
-    variants: dict[str, Variant]
-    profiled: float = 1.0
-
-    @property
-    def facts(self) -> tuple[VariantFacts, ...]:
-        """The same for planning."""
-        facts = []
-        for variant in self.variants.values():
-            where = {name: Placement(variant.id, name) for name in CLASSES}
-            facts.append(
-                VariantFacts(
-                    variant.id,
-                    variant.task,
-                    variant.accuracy.percent,
-                    {name: memory_bytes(each) * self.profiled for name, each in where.items()},
-                    {name: load_s(each) for name, each in where.items()},
-                    {name: p50_s(each, 1) for name, each in where.items()},
-                    {
-                        name: (0.0, *(p50_s(each, n) for n in range(1, MAX_BATCH + 1)))
-                        for name, each in where.items()
-                    },
-                )
-            )
-        return tuple(facts)
+    variants: Mapping[str, Variant]
+    facts: tuple[VariantFacts, ...]
 
 
+def _make_variant(variant_id: str) -> Variant:
+    name, _, version = variant_id.partition("@")
+    return Variant(
+        *name.split("/"),
+        version=int(version),
+        precision=Precision.FP32,
+        resolution_px=None,
+        engine=Engine.ONNXRUNTIME_CPU,
+        artifact_sha256="0" * 64,
+        artifact_bytes=1,
+        accuracy=Accuracy(accuracy(name), "top-1", Provenance.PUBLISHED, "a test"),
+    )
+
+
+def _make_facts(variant: Variant, profiled: float) -> VariantFacts:
+    where = {name: Placement(variant.id, name) for name in CLASSES}
+    sizes = range(1, MAX_BATCH + 1)
+    return VariantFacts(
+        variant.id,
+        variant.task,
+        variant.accuracy.percent,
+        {name: memory_bytes(each) * profiled for name, each in where.items()},
+        {name: load_s(each) for name, each in where.items()},
+        {name: p50_s(each, 1) for name, each in where.items()},
+        {name: (0.0, *(p50_s(each, n) for n in sizes)) for name, each in where.items()},
+    )
+
+
+@cache
 def knowledge_of(newest: int, profiled: float) -> Knowledge:
-    """Return all versions up to a number."""
+    """Return all versions up to a number; ``profiled`` as in ``Setup``."""
     ids = [f"{name}@{n}" for name, all_of in VERSIONS.items() for n in all_of if n <= newest]
-    return Knowledge({each: make_variant(each) for each in ids}, profiled)
+    variants = {each: _make_variant(each) for each in ids}
+    facts = tuple(_make_facts(each, profiled) for each in variants.values())
+    return Knowledge(variants, facts)

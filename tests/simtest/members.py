@@ -6,81 +6,41 @@ They say and do the same as ``live/front/gateway``, ``live/front/remote_workers`
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from modelless.controller.control.messages import MemberReport, Replica
-from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
+from modelless.controller.device import messages as device
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import (
-    BatchEnded,
-    BatchHandedIn,
-    Free,
-    FreeEnded,
-    LoadEnded,
-    LoadFailed,
-    Ordered,
-    ReportReady,
-    ResidencyChange,
-    StartBatch,
-    StartLoad,
-    TurnBatchBack,
-)
-from modelless.controller.device.messages import Tick as DeviceTick
-from modelless.controller.device.messages import WakeAt as DeviceWakeAt
+from modelless.controller.device.messages import ResidencyChange, StartBatch, StartLoad
+from modelless.controller.dispatch import messages as dispatch
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.messages import (
-    Advised,
-    AskForLoad,
-    BatchDone,
-    BatchFailed,
-    BatchReturned,
-    CatalogChanged,
-    Complete,
-    DispatchEvent,
-    Execute,
-    LoadChanged,
-    PolicyFailed,
-    QueryArrived,
-    QueryCancelled,
-    Refuse,
-    ShutDown,
-    Tick,
-    WakeAt,
-    WorkerLost,
-    WorkerReport,
-    WorkerReported,
-)
+from modelless.controller.dispatch.messages import Complete, Execute, Refuse, WorkerReport
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.messages import Orders
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import QueryView, WorkerState
+from modelless.policies.views import QueryView
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
-from tests.simtest.fleet import Knowledge
-from tests.simtest.world import GoneError, Process, Respond, Timer
-
-if TYPE_CHECKING:
-    from tests.simtest.cluster import Cluster
+from tests.simtest.world import Call, GoneError, Process, Respond, Task, Timer
 
 EXCHANGE_S, LEAST_PAUSE_S, AGAIN_S = 1.0, 0.05, 0.5
-PATIENCE_S = 5.0
-FIRST_ANSWER_S, MOST_LOADING_S = 5.0, 10.0
+PATIENCE_S, GOODBYE_S, BATCH_S = 5.0, 1.0, 30.0
+FIRST_ANSWER_S, MOST_LOADING_S, MOST_DRAIN_S = 5.0, 10.0, 5.0
 TICK_S, IDLE_TICK_S = 0.05, 0.1
-GOODBYE_S = 1.0
 BELIEVED_GONE_S = 5.0
-MOST_DRAIN_S = 5.0
 LIMITS = DispatchLimits(
     max_queued=60,
     max_batch=fleet.MAX_BATCH,
@@ -94,338 +54,285 @@ LIMITS = DispatchLimits(
 
 @dataclass(slots=True)
 class Asked:
-    """One query as its client knows it. Times are the world's, seconds.
+    """One query as its client knows it.
 
     Attributes:
-        number: of the query in the run.
-        scope, items, min_accuracy_percent, max_cost_usd, priority, tenant, serve_late: as asked.
-        latency_s: until the deadline.
-        has_default_deadline: the client named no deadline.
-        gateway: that took it; empty if none did.
-        query_id: there.
-        arrived_s: when it came to the gateway.
-        ends: what became of it, with the time and the reason.
+        query: as asked; its deadline is in seconds from its arrival.
+        query_id: at the gateway that took it; 0 if none did.
+        ends: what became of it, with the time and the reason or the variant.
     """
 
-    number: int
-    scope: str
-    items: int
-    latency_s: float
-    min_accuracy_percent: float
-    max_cost_usd: float
-    priority: int
-    tenant: str
-    serve_late: bool
-    has_default_deadline: bool
-    gateway: str = ""
+    query: QueryView
     query_id: int = 0
-    arrived_s: float = 0.0
     ends: list[tuple[str, float, str]] = field(default_factory=list)
 
 
-class Ran(NamedTuple):
-    """A worker's answer: the batch has run; see ``live/worker/batch_replies``."""
-
-    busy_s: float
-    waited_s: float
-    others_s: float
-
-
-class TurnedBack(NamedTuple):
-    """A worker's answer: it has not accepted the batch."""
-
-    others_s: float
-    holds: WorkerReport | None
-
-
-class FailedBatch(NamedTuple):
-    """A worker's answer: the engine raised."""
-
-    problem: str
+def ask(task: str, latency_s: float, min_accuracy_percent: float = 0.0) -> Asked:
+    """Return a query with few limits."""
+    return Asked(
+        QueryView(0, task, 0.0, latency_s, min_accuracy_percent, has_default_deadline=True)
+    )
 
 
 class LocalDevice:
-    """A driver of a device: its engines are times drawn from the table.
+    """A driver of a device: its engines are times drawn from the table."""
 
-    Args:
-        process: that owns it.
-        cluster: where it is.
-        device_class, memory_bytes, sizes, pool, most_waiting: as for ``Device``.
-    """
-
-    def __init__(
-        self,
-        process: Member,
-        cluster: Cluster,
-        device_class: str,
-        sizes: tuple[str, ...],
-        most_waiting: float,
-    ) -> None:
-        self._process, self._cluster = process, cluster
-        setup = cluster.setup
+    def __init__(self, process: Member, device_class: str, most_waiting: float) -> None:
+        self._process, self._cluster = process, process.cluster
+        setup = self._cluster.setup
         self.machine = Device(
             process.name,
             device_class,
             setup.memory_mib * fleet.MIB,
             process.now_s,
-            sizes=(device_class, *sizes),
+            sizes=(device_class, *setup.sizes),
             pinned=setup.pinned,
             most_waiting=most_waiting,
         )
-        self._rng = cluster.world.rng("engine", process.name)
+        self._rng = process.world.rng("engine", process.name)
         self.engines: dict[int, Placement] = {}
         self.loading: StartLoad | None = None
-        self.freeing: set[int] = set()
-        self._running: tuple[StartBatch | Free, int, Any] | None = None  # by the batch thread
-        self._waiting: deque[tuple[StartBatch | Free, int, Any]] = deque()
-        self._handed_in: dict[int, tuple[int, Any]] = {}
-        self._changes: list[ResidencyChange] = []
-        self.all_changes: list[ResidencyChange] = []
+        self.jobs: deque[tuple[Any, int, Respond]] = deque()  # of the batch thread
+        self._handed_in: dict[int, tuple[int, Respond]] = {}
+        self.changes: list[ResidencyChange] = []
+        self._changes_told = 0
         self._wake: Timer | None = None
         self._busy_s, self._asked_s = 0.0, process.now_s
 
-    def run(
-        self,
-        batch_id: int,
-        variant_id: str,
-        items: int,
-        callback: Any,
-        expected_s: float = 0.0,
-        patience_s: float = inf,
-    ) -> None:
-        """See ``live/worker/device``."""
+    def run(self, batch_id, variant_id, items, callback, expected_s=0.0, patience_s=inf) -> None:
+        """Take a batch, and call back with what became of it."""
         self._handed_in[batch_id] = items, callback
-        self._handle(BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
+        self._handle(device.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
 
-    def obey(self, orders: Orders, in_use: set[str], known: Knowledge) -> None:
-        """See ``live/worker/device``."""
-        effects = [
-            each for each in orders.effects if getattr(each, "variant_id", None) in known.variants
-            or not hasattr(each, "variant_id")
-        ]  # fmt: skip
-        self._handle(Ordered(effects, tuple(sorted(in_use))))
+    def obey(self, orders: Orders, in_use: set[str]) -> None:
+        known = self._process.knowledge.variants
+        effects = [each for each in orders.effects if getattr(each, "variant_id", None) in known
+                   or not hasattr(each, "variant_id")]  # fmt: skip
+        self._handle(device.Ordered(effects, tuple(sorted(in_use))))
 
     @property
-    def jobs(self) -> list[StartBatch | Free]:
-        """What the batch thread does and has to do."""
-        jobs = [self._running, *self._waiting]
-        return [job[0] for job in jobs if job is not None]
+    def freeing(self) -> set[int]:
+        """The copies that are being freed."""
+        return {job.copy_id for job, *_ in self.jobs if not isinstance(job, StartBatch)}
 
     def report(self) -> WorkerReport:
         """The variants that are ready, for dispatch."""
         machine = self.machine
         return WorkerReport(machine.worker_id, machine.device_class, machine.ready)
 
-    def state(self, in_use: set[str]) -> WorkerState:
-        """The device as planning sees it."""
+    def for_report(self, in_use: set[str]) -> dict[str, Any]:
+        """What a member's report says of its device."""
         now_s = self._process.now_s
-        share = self._busy_s / max(now_s - self._asked_s, 1e-9)
+        share = min(self._busy_s / max(now_s - self._asked_s, 1e-9), 1.0)
         self._busy_s, self._asked_s = 0.0, now_s
-        return self.machine.state(in_use, min(share, 1.0), now_s)
-
-    def take_changes(self) -> tuple[ResidencyChange, ...]:
-        """Loads and unloads that ended since the last call."""
-        taken, self._changes = tuple(self._changes), []
-        return taken
-
-    # -- events and effects -------------------------------------------------------------------
+        told, self._changes_told = self._changes_told, len(self.changes)
+        return {
+            "state": self.machine.state(in_use, share, now_s),
+            "failed_loads": dict(self.machine.failed_loads),
+            "changes": tuple(self.changes[told:]),
+        }
 
     def _handle(self, event: Any) -> None:
         process = self._process
         effects = self.machine.handle(event, process.now_s)
-        self._cluster.world.note(process.name, event, effects)
+        process.world.note(process.name, event, effects)
         for effect in effects:
             self._carry_out(effect)
         self._cluster.checks.check_device(self)
 
     def _carry_out(self, effect: Any) -> None:
+        process, checks = self._process, self._cluster.checks
         if isinstance(effect, StartBatch):
-            items, callback = self._handed_in.pop(effect.batch_id)
-            self._cluster.checks.check_batch_start(self, effect)
-            self._put((effect, items, callback))
-        elif isinstance(effect, TurnBatchBack):
+            self._put((effect, *self._handed_in.pop(effect.batch_id)))
+        elif isinstance(effect, device.TurnBatchBack):
             _, callback = self._handed_in.pop(effect.batch_id)
-            holds = None if effect.is_held else self.report()
-            callback(TurnedBack(effect.others_s, holds))
+            callback(TurnedBack(effect.others_s, None if effect.is_held else self.report()))
         elif isinstance(effect, StartLoad):
-            self._start_load(effect)
-        elif isinstance(effect, Free):
-            self._cluster.checks.check_free(self, effect)
-            self.freeing.add(effect.copy_id)
+            checks.check_load_start(self, effect)
+            self.loading = effect
+            placement = Placement(effect.variant_id, effect.device_class)
+            took_s = fleet.load_s(placement) * self._rng.uniform(0.8, 1.3) * process.slow
+            process.after(took_s, partial(self._end_load, effect, placement, took_s))
+        elif isinstance(effect, device.Free):
+            checks.check_free(self, effect)
             self._put((effect, 0, None))
-        elif isinstance(effect, ReportReady):
-            self._process.on_device_change()
+        elif isinstance(effect, device.ReportReady):
+            process.on_device_change()
         elif isinstance(effect, ResidencyChange):
-            self._changes.append(effect._replace(at_s=self._process.epoch_s))
-            self.all_changes.append(effect)
-        elif isinstance(effect, DeviceWakeAt):
+            self.changes.append(effect._replace(at_s=process.epoch_s))
+        elif isinstance(effect, device.WakeAt):
             if self._wake is not None:
                 self._wake.cancel()
-            delay_s = effect.at_s - self._process.now_s
-            self._wake = self._process.after(delay_s, lambda: self._handle(DeviceTick()))
+            delay_s = effect.at_s - process.now_s
+            self._wake = process.after(delay_s, lambda: self._handle(device.Tick()))
 
-    def _start_load(self, effect: StartLoad) -> None:
-        self._cluster.checks.check_load_start(self, effect)
-        self.loading = effect
-        placement = Placement(effect.variant_id, effect.device_class)
-        took_s = fleet.load_s(placement) * self._rng.uniform(0.8, 1.3) * self._process.slow
-
-        def end() -> None:
-            self.loading = None
-            if self._cluster.fails_to_load(effect.variant_id, self._rng):
-                self._handle(LoadFailed(effect.copy_id, "the engine does not like it"))
-                return
+    def _end_load(self, effect: StartLoad, placement: Placement, took_s: float) -> None:
+        self.loading = None
+        if self._cluster.fails(self._cluster.bad_loads, effect.variant_id, self._rng):
+            self._handle(device.LoadFailed(effect.copy_id, "the engine does not like it"))
+        else:
             self.engines[effect.copy_id] = placement
             size = fleet.memory_bytes(placement)
-            self._handle(LoadEnded(effect.copy_id, size, took_s))
+            self._handle(device.LoadEnded(effect.copy_id, size, took_s))
 
-        self._process.after(took_s, end)
-
-    def _put(self, job: tuple[StartBatch | Free, int, Any]) -> None:
-        self._waiting.append(job)
-        if self._running is None:
+    def _put(self, job: Any) -> None:
+        self.jobs.append(job)
+        if len(self.jobs) == 1:
             self._work()
 
     def _work(self) -> None:
         """The batch thread: one job at a time, in order."""
-        self._running = effect, items, callback = self._waiting.popleft()
-        if isinstance(effect, Free):
-            took_s = 0.002
-
-            def end() -> None:
-                del self.engines[effect.copy_id]
-                self.freeing.discard(effect.copy_id)
-                self._handle(FreeEnded(effect.copy_id, took_s))
-        else:
-            placement = self.engines[effect.copy_id]
+        effect, items, _ = self.jobs[0]
+        took_s = 0.002
+        if isinstance(effect, StartBatch):
             noise = min(max(self._rng.gauss(1.0, 0.08), 0.8), 1.4)
-            took_s = fleet.p50_s(placement, items) * noise * self._process.slow
+            p50_s = fleet.p50_s(self.engines[effect.copy_id], items)
+            took_s = p50_s * noise * self._process.slow
+        self._process.after(took_s, partial(self._end_work, took_s))
 
-            def end() -> None:
-                self._busy_s += took_s
-                others = self.machine
-                self._handle(BatchEnded(effect.batch_id, took_s))
-                if self._cluster.fails_batch(placement.variant_id, self._rng):
-                    callback(FailedBatch("the engine raised"))
-                    return
-                callback(Ran(took_s, 0.0, others.remaining_s(self._process.now_s)))
+    def _end_work(self, took_s: float) -> None:
+        effect, _, callback = self.jobs.popleft()
+        if self.jobs:
+            self._work()
+        if not isinstance(effect, StartBatch):
+            del self.engines[effect.copy_id]
+            self._handle(device.FreeEnded(effect.copy_id, took_s))
+            return
+        variant_id = self.engines[effect.copy_id].variant_id
+        self._busy_s += took_s
+        self._handle(device.BatchEnded(effect.batch_id, took_s))
+        if self._cluster.fails(self._cluster.bad_batches, variant_id, self._rng):
+            callback(RuntimeError("the engine raised"))
+        else:
+            callback(Ran(took_s, 0.0, (), self.machine.remaining_s(self._process.now_s)))
 
-        def go_on() -> None:
-            self._running = None
-            if self._waiting:
-                self._work()
-            end()
 
-        self._process.after(took_s, go_on)
-
-
-class Member(Process, ABC):
-    """What a gateway and a worker have in common: how they talk to the control process.
-
-    Args:
-        cluster: where it is.
-        name: of the process.
-        pool: that it belongs to.
-        rollout: that it belongs to.
-        knowledge: as read from the store at its start.
-        device_class: of its device; empty for a gateway without one.
-        most_waiting: as for ``Device``.
-    """
+class Member(Process):
+    """What a gateway and a worker have in common: how they talk to the control process."""
 
     is_gateway = False
+    most_waiting = inf
+    device: LocalDevice | None = None
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        pool: str,
-        rollout: str,
-        knowledge: Knowledge,
-        device_class: str,
-        most_waiting: float = inf,
-    ) -> None:
+    def __init__(self, cluster, name, pool, rollout, knowledge, device_class) -> None:
         super().__init__(cluster.world, name)
-        self.cluster, self.pool, self.knowledge = cluster, pool, knowledge
+        self.cluster, self.pool, self.rollout, self.knowledge = cluster, pool, rollout, knowledge
         self.began_s = self.epoch_s
-        self.rollout = rollout
-        self.is_starting = True
-        self.is_leaving = False
+        self.is_starting, self.is_leaving = True, False
         self.service = Service()
         self.epoch = 0  # of the control process that it obeyed last
-        self.device: LocalDevice | None = None
         if device_class:
-            sizes = cluster.setup.sizes
-            self.device = LocalDevice(self, cluster, device_class, sizes, most_waiting)
+            self.device = LocalDevice(self, device_class, self.most_waiting)
         self.control = ""
         self._orders: Orders | None = None
         self._is_urgent = self._is_hurried = False
-        self._pause: Timer | None = None
+        self._pause: Timer | None = None  # until the next report
         self._may_report_s = 0.0
-        self._is_exchanging = False
-        self.heard_s = 0.0  # when control answered last, on the world's clock
+        self._reported_s = self.now_s
 
     def start(self) -> None:
         """Begin to talk to the control process, and to wait for leave to serve."""
         self._exchange()
-        self._heed()
-        self._follow("")
-        self.after(FIRST_ANSWER_S, self._begin_serving_unheard)
-        self._end_start_s = self.now_s + MOST_LOADING_S + FIRST_ANSWER_S
-        self.after(0.05, self._look_for_leave)
+        self.spawn(self._heed())
+        self.spawn(self._follow())
+        self.spawn(self._wait_for_leave())
 
     def is_a(self, role: str) -> bool:
         """Whether it is a gateway or a worker, or is loading, resizing, starting or leaving."""
-        device = self.device
+        mine = self.device
         return {
             "starting": self.is_starting,
             "leaving": self.is_leaving,
-            "loading": device is not None and device.loading is not None,
-            "resizing": device is not None and bool(device.machine.resizing_to),
+            "loading": mine is not None and mine.loading is not None,
+            "resizing": mine is not None and bool(mine.machine.resizing_to),
         }.get(role, self.name.startswith(role))
 
     # -- control ------------------------------------------------------------------------------
 
-    def call_control(
-        self,
-        method: str,
-        arguments: tuple[Any, ...],
-        reply: Respond,
-        fail: Any,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        """See ``live/control/control_link``: a call that fails finds the process anew."""
-        self.control = self.control or self.cluster.control_name
-        asked = self.control
+    def call_control(self, method: str, *arguments: Any, patience_s: float = PATIENCE_S) -> Any:
+        """Return what calls the control process, and hands its answer on; see
+        ``live/control/control_link``: after a call that fails the process is found anew."""
 
-        def on_failure(error: Exception) -> None:
-            if self.control == asked:
-                self.control = ""
-            fail(error)
+        def call(reply: Respond) -> None:
+            asked = self.control = self.control or self.cluster.control_name
 
-        def on_reply(result: Any) -> None:
-            if isinstance(result, Exception):
-                on_failure(result)
-            else:
+            def on_reply(result: Any) -> None:
+                if isinstance(result, Exception) and self.control == asked:
+                    self.control = ""
                 reply(result)
 
-        self.world.network.call(self, asked, method, arguments, on_reply, on_failure, patience_s)
+            Call(self, asked, method, arguments, on_reply, patience_s)
 
-    @abstractmethod
+        return call
+
+    def hurry(self, *, urgent: bool = False) -> None:
+        """Report as soon as may be; see ``live/pace``."""
+        self._is_urgent = self._is_urgent or urgent
+        self._is_hurried = True
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = self.after(self._may_report_s - self.now_s, self._exchange)
+
+    def _exchange(self) -> None:
+        if self.is_leaving:
+            return
+        self._pause, self._is_hurried = None, False
+        self.call_control("exchange", self.make_report())(self._on_orders)
+
     def make_report(self) -> MemberReport:
         """Return the report of this moment; its counts begin anew."""
+        now_s, self._reported_s, before_s = self.now_s, self.now_s, self._reported_s
+        return MemberReport(
+            self.name,
+            self.is_gateway,
+            host=self.name,
+            pool=self.pool,
+            interval_s=now_s - before_s,
+            replica=Replica("", self.rollout, self.began_s, self.is_starting),
+            **self.for_report(),
+        )
 
-    @abstractmethod
-    def obey(self, orders: Orders) -> None:
-        """Carry out what control has answered."""
+    def _on_orders(self, orders: Any) -> None:
+        if isinstance(orders, Exception):
+            self.world.note(self.name, f"no answer: {orders}")
+        else:
+            self.cluster.checks.check_obeyed(self, orders)
+            self.world.note(self.name, orders.effects)
+            self.obey(orders)
+            if self.is_starting:
+                self._orders = orders
+        self._may_report_s = self.now_s + LEAST_PAUSE_S
+        most_s = LEAST_PAUSE_S if self._is_hurried else EXCHANGE_S if self.is_settled else 0.1
+        self._pause = self.after(most_s, self._exchange)
 
-    @property
-    @abstractmethod
-    def is_settled(self) -> bool:
-        """Whether reports may come once in a while."""
+    def _heed(self) -> Task:
+        """Report when control calls."""
+        while True:
+            is_called = yield self.call_control("called", self.name)
+            if isinstance(is_called, Exception):
+                yield AGAIN_S
+            elif is_called:
+                self.hurry()
 
-    @abstractmethod
-    def on_device_change(self) -> None:
-        """Other variants are ready than before."""
+    def _follow(self) -> Task:
+        """Follow the versions in service."""
+        token = ""
+        while True:
+            service = yield self.call_control("versions", token)
+            if isinstance(service, Exception):
+                yield AGAIN_S
+                continue
+            if service.token != token:
+                self.world.note(self.name, service.token)
+                self.on_service(service)
+                if any(each not in self.knowledge.variants for each in service.in_service):
+                    newer = self.cluster.store.read()
+                    if newer is None:
+                        yield AGAIN_S
+                        continue
+                    self.knowledge = newer
+                    self.on_knowledge()
+            token = service.token
 
     def on_service(self, service: Service) -> None:
         """Other versions are in service."""
@@ -434,189 +341,80 @@ class Member(Process, ABC):
     def on_knowledge(self) -> None:
         """The store has told of more versions."""
 
-    @property
-    def replica(self) -> Replica:
-        """What this process is."""
-        return Replica("", self.rollout, self.began_s, self.is_starting)
-
-    def hurry(self, *, urgent: bool = False) -> None:
-        """Report as soon as may be; see ``live/pace``."""
-        self._is_urgent = self._is_urgent or urgent
-        self._is_hurried = True
-        if self._pause is not None and not self._is_exchanging:
-            self._pause.cancel()
-            self._pause = self.after(self._may_report_s - self.now_s, self._exchange)
-
-    def take_urgency(self) -> bool:
-        """Whether the report that is made now is urgent."""
-        is_urgent, self._is_urgent = self._is_urgent, False
-        return is_urgent
-
-    def _exchange(self) -> None:
-        if self.is_leaving:
-            return
-        self._is_exchanging, self._is_hurried = True, False
-        report = self.make_report()
-        self.call_control("exchange", (report,), self._on_orders, self._on_silence)
-
-    def _on_orders(self, orders: Orders) -> None:
-        self.heard_s = self.world.now_s
-        self.cluster.checks.check_obeyed(self, orders)
-        self.world.note(self.name, orders.effects)
-        self.obey(orders)
-        if self.is_starting:
-            self._orders = orders
-        self._rest()
-
-    def _on_silence(self, error: Exception) -> None:
-        self.world.note(self.name, f"no answer: {error}")
-        self._rest()
-
-    def _rest(self) -> None:
-        self._is_exchanging = False
-        self._may_report_s = self.now_s + LEAST_PAUSE_S
-        most_s = LEAST_PAUSE_S if self._is_hurried else EXCHANGE_S if self.is_settled else 0.1
-        self._pause = self.after(most_s, self._exchange)
-
-    def _heed(self) -> None:
-        def on_call(is_called: bool) -> None:
-            if is_called:
-                self.hurry()
-            self._heed()
-
-        self.call_control(
-            "called", (self.name,), on_call, lambda _: self.after(AGAIN_S, self._heed)
-        )
-
-    def _follow(self, token: str) -> None:
-        def on_versions(service: Service) -> None:
-            if service.token != token:
-                self.world.note(self.name, service.token)
-                self.on_service(service)
-                if any(each not in self.knowledge.variants for each in service.in_service):
-                    newer = self.cluster.store.read()
-                    if newer is None:
-                        self.after(AGAIN_S, lambda: self._follow(token))
-                        return
-                    self.knowledge = newer
-                    self.on_knowledge()
-            self._follow(service.token)
-
-        self.call_control(
-            "versions", (token,), on_versions,
-            lambda _: self.after(AGAIN_S, lambda: self._follow(token)),
-        )  # fmt: skip
-
     # -- start and end ------------------------------------------------------------------------
 
-    def _begin_serving_unheard(self) -> None:
-        if self._orders is None:
-            self._begin_serving()
-
-    def _look_for_leave(self) -> None:
-        """See ``live/successor``."""
-        if not self.is_starting:
-            return
-        orders = self._orders
-        if (
-            orders is not None
-            and (not orders.predecessor_id or (not orders.lacking and self.is_ready))
-        ) or self.now_s > self._end_start_s:
-            self._begin_serving()
-        else:
-            self.after(0.05, self._look_for_leave)
+    def _wait_for_leave(self) -> Task:
+        """Begin to serve when control lets it, or is not heard; see ``live/successor``."""
+        began_s = self.now_s
+        while True:
+            yield 0.05
+            orders, waited_s = self._orders, self.now_s - began_s
+            if orders is None:
+                may_serve = waited_s > FIRST_ANSWER_S
+            else:
+                may_serve = not (orders.predecessor_id and (orders.lacking or not self.is_ready))
+            if may_serve or waited_s > MOST_LOADING_S + FIRST_ANSWER_S:
+                break
+        self.is_starting, self._orders = False, None
+        self.cluster.serve.on_ready(self)
 
     @property
     def is_ready(self) -> bool:
         """Whether it could serve."""
         return True
 
-    def _begin_serving(self) -> None:
-        if self.is_starting:
-            self.is_starting, self._orders = False, None
-            self.cluster.serve.on_ready(self)
-
-    def leave(self) -> None:
+    def leave(self) -> Task:
         """Finish what it has, say goodbye and end."""
-        raise NotImplementedError
-
-    def say_goodbye(self, report: MemberReport) -> None:
-        """Send the last report and end, whether it arrives or not."""
-        self.is_leaving = True
-
-        def end(_: object) -> None:
-            if self.is_alive:
-                self.end()
-
-        self.call_control("leave", (report,), end, end, GOODBYE_S)
+        by_s = self.now_s + MOST_DRAIN_S
+        while self.is_busy and self.now_s < by_s:
+            yield 0.05
+        yield self.call_control("leave", self.last_report(), patience_s=GOODBYE_S)
+        self.end()
 
 
 class Worker(Member):
     """A pool's worker; see ``live/worker/pool``."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments, most_waiting=1)
-        self._batches = 0
-        self._last_s = self.now_s
+    most_waiting = 1
+    device: LocalDevice
+    _batches = 0
 
-    def make_report(self) -> MemberReport:
-        device, now_s = self.device, self.now_s
-        assert device is not None
-        report = MemberReport(
-            self.name,
-            is_gateway=False,
-            state=device.state(device.machine.in_use),
-            failed_loads=dict(device.machine.failed_loads),
-            interval_s=now_s - self._last_s,
-            queued=max(device.machine.batches - 1, 0),
-            host=self.name,
-            pool=self.pool,
-            changes=device.take_changes(),
-            replica=self.replica,
-        )
-        self._last_s = now_s
-        return report
+    def for_report(self) -> dict[str, Any]:
+        machine = self.device.machine
+        queued = max(machine.batches - 1, 0)
+        return {**self.device.for_report(machine.in_use), "queued": queued}
+
+    def last_report(self) -> MemberReport:
+        return MemberReport(self.name, False, None)
 
     def obey(self, orders: Orders) -> None:
-        assert self.device is not None
-        self.device.obey(orders, self.device.machine.in_use, self.knowledge)
+        self.device.obey(orders, self.device.machine.in_use)
 
     @property
     def is_settled(self) -> bool:
-        assert self.device is not None
         return not self.device.machine.is_empty
+
+    @property
+    def is_busy(self) -> bool:
+        return self.device.machine.batches > 0
 
     def on_device_change(self) -> None:
         self.hurry()
 
     def answer(self, method: str, arguments: tuple[Any, ...], respond: Respond) -> None:
         """``run_batch``: the only call that a worker takes."""
-        assert method == "run_batch", method
-        assert self.device is not None
         variant_id, items, expected_s, patience_s = arguments
-        device, came_s = self.device, self.now_s
-        has_others = device.machine.remaining_s(came_s) > 0.0
+        came_s = self.now_s
+        has_others = self.device.machine.remaining_s(came_s) > 0.0
         self._batches += 1
 
-        def done(result: Ran | TurnedBack | FailedBatch) -> None:
+        def done(result: Any) -> None:
             if isinstance(result, Ran):
                 waited_s = max(self.now_s - came_s - result.busy_s, 0.0) if has_others else 0.0
                 result = result._replace(waited_s=waited_s)
             respond(result)
 
-        device.run(self._batches, variant_id, items, done, expected_s, patience_s)
-
-    def leave(self) -> None:
-        assert self.device is not None
-        if self.device.machine.batches and self.now_s < self._leave_by_s:
-            self.after(0.1, self.leave)
-            return
-        self.say_goodbye(MemberReport(self.name, False, None))
-
-    def begin_to_leave(self) -> None:
-        """Leave when what was handed in is done."""
-        self._leave_by_s = self.now_s + MOST_DRAIN_S
-        self.leave()
+        self.device.run(self._batches, variant_id, items, done, expected_s, patience_s)
 
 
 class Gateway(Member):
@@ -637,15 +435,12 @@ class Gateway(Member):
         self.arms = TrialArms(settings.seed, self.name, self.dispatcher.instances.is_served)
         self.open: dict[int, Asked] = {}
         self.taken: list[Asked] = []
-        self.counted: dict[str, int] = {}  # outcomes that its reports told of
-        self.batches: dict[int, Execute] = {}
+        self.counted: Counter[str] = Counter()  # outcomes that its reports told of
         self.directory: dict[str, WorkerReport] = {}
-        self._next_query = 0
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._starting_s: Mapping[str, float] = {}
         self._is_at_rest = False
-        self.is_draining = False
-        self._reported_s = self._refreshed_s = self.now_s
+        self._refreshed_s = self.now_s
         self._busy_neighbours = 0.0
         self._wake: Timer | None = None
         self._wake_s = inf
@@ -654,64 +449,57 @@ class Gateway(Member):
     def start(self) -> None:
         self.on_device_change()
         super().start()
-        self._tick()
+        self.spawn(self._tick())
 
     # -- queries ------------------------------------------------------------------------------
 
     def take(self, asked: Asked) -> None:
         """A query comes in."""
-        self._next_query += 1
-        asked.gateway, asked.query_id = self.name, self._next_query
-        asked.arrived_s = self.world.now_s
-        self.open[asked.query_id] = asked
         self.taken.append(asked)
-        query = QueryView(
-            asked.query_id,
-            self.arms.assign_arm(asked.scope, asked.query_id, asked.tenant),
-            self.now_s,
-            self.now_s + asked.latency_s,
-            asked.min_accuracy_percent,
-            asked.max_cost_usd,
-            asked.priority,
-            asked.items,
-            None,
-            asked.tenant,
-            asked.serve_late,
-            False,
-            asked.has_default_deadline,
+        asked.query_id, query = len(self.taken), asked.query
+        self.open[asked.query_id] = asked
+        query = query._replace(
+            query_id=asked.query_id,
+            scope=self.arms.assign_arm(query.scope, asked.query_id, query.tenant),
+            arrival_s=self.now_s,
+            deadline_s=self.now_s + query.deadline_s,
         )
-        self.decide(QueryArrived(query))
+        self.decide(dispatch.QueryArrived(query))
 
     def cancel(self, asked: Asked) -> None:
         """The client goes away before its answer."""
         if self.open.pop(asked.query_id, None) is not None:
             asked.ends.append(("cancelled", self.world.now_s, ""))
-            self.decide(QueryCancelled(asked.query_id))
+            self.decide(dispatch.QueryCancelled(asked.query_id))
 
-    def decide(self, event: DispatchEvent) -> None:
+    def abandon(self, why: str) -> None:
+        """The process ends, with the queries that it has."""
+        for asked in self.open.values():
+            asked.ends.append((why, self.world.now_s, ""))
+        self.open.clear()
+
+    def decide(self, event: dispatch.DispatchEvent) -> None:
         """Pass an event to the dispatcher, and carry out its effects."""
         effects = self.dispatcher.handle(event, self.now_s)
-        is_large = isinstance(event, (CatalogChanged, LoadChanged))
-        self.world.note(self.name, type(event) if is_large else event, effects)
+        large = (dispatch.CatalogChanged, dispatch.LoadChanged)
+        self.world.note(self.name, type(event) if isinstance(event, large) else event, effects)
         for effect in effects:
             if isinstance(effect, Execute):
                 self._run_batch(effect)
         for effect in effects:
             if isinstance(effect, (Complete, Refuse)):
                 self._end_query(effect)
-            elif isinstance(effect, WakeAt):
+            elif isinstance(effect, dispatch.WakeAt):
                 self._wake_at(effect.at_s)
-            elif isinstance(effect, AskForLoad):
+            elif isinstance(effect, dispatch.AskForLoad):
                 self.hurry(urgent=True)
-            elif isinstance(effect, PolicyFailed):
+            elif isinstance(effect, dispatch.PolicyFailed):
                 self.world.fail("policy failed", effect.message)
 
     def _end_query(self, effect: Complete | Refuse) -> None:
         asked = self.open.pop(effect.query_id, None)
         receipt = self.dispatcher.receipt(effect.query_id)
         self.cluster.checks.check_end(self, asked, receipt, effect)
-        if asked is None or receipt is None:
-            return
         if isinstance(effect, Complete):
             asked.ends.append(("answered", self.world.now_s, receipt.variant_id))
             self.arms.count_answer(receipt, lambda: None)
@@ -722,68 +510,56 @@ class Gateway(Member):
     # -- batches ------------------------------------------------------------------------------
 
     def _run_batch(self, batch: Execute) -> None:
-        self.batches[batch.batch_id] = batch
+        batch_id, worker_id, variant_id = batch.batch_id, batch.worker_id, batch.variant_id
         items = sum(self.dispatcher.receipt(each).query.items for each in batch.query_ids)
-        if self.device is not None and batch.worker_id == self.name:
-            self.device.run(
-                batch.batch_id, batch.variant_id, items, lambda r: self._on_batch(batch, r)
-            )
+        done = partial(self._on_batch, batch)
+        if worker_id == self.name:
+            self.device.run(batch_id, variant_id, items, done)
             return
-        expected_s, patience_s = self.dispatcher.patience(batch.batch_id, self.now_s)
-        if batch.worker_id not in self.cluster.serve.routable(self):
-            self.after(0.0, lambda: self._on_batch(batch, GoneError(batch.worker_id)))
+        expected_s, patience_s = self.dispatcher.patience(batch_id, self.now_s)
+        if worker_id not in self.cluster.serve.routable(self):
+            self.after(0.0, partial(done, GoneError(worker_id)))
             return
-        hop_s = self.cluster.setup.hop_s
-        self.world.network.call(
-            self,
-            batch.worker_id,
-            "run_batch",
-            (batch.variant_id, items, max(expected_s - hop_s, 0.0), patience_s),
-            lambda result: self._on_batch(batch, result),
-            lambda error: self._on_batch(batch, error),
-            30.0,
-        )
+        expected_s = max(expected_s - self.cluster.setup.hop_s, 0.0)
+        arguments = variant_id, items, expected_s, patience_s
+        Call(self, worker_id, "run_batch", arguments, done, BATCH_S)
 
     def _on_batch(self, batch: Execute, result: Any) -> None:
-        batch_id = batch.batch_id
-        is_again = self.batches.pop(batch_id, None) is None
-        if is_again:
-            self.world.fail("a call ends once", f"batch {batch_id} of {self.name}")
+        batch_id, worker_id = batch.batch_id, batch.worker_id
         if isinstance(result, (Ran, TurnedBack)):
             others_s = max(result.others_s - self.cluster.setup.hop_s, 0.0)
-            result = result._replace(others_s=others_s)
         if isinstance(result, TurnedBack):
-            if batch.worker_id == self.name:
+            if worker_id == self.name:
                 self.on_device_change()
-            elif result.holds is not None and result.holds.worker_id in self.directory:
-                self.directory[result.holds.worker_id] = result.holds
-                self._tell_of_others()
-            event: DispatchEvent = BatchReturned(batch_id, result.others_s)
+            elif result.holds is not None and worker_id in self.directory:
+                self.directory[worker_id] = result.holds
+                self.tell_of_others()
+            event: Any = dispatch.BatchReturned(batch_id, others_s)
         elif isinstance(result, Ran):
-            is_own = batch.worker_id == self.name
-            others_s = 0.0 if is_own else result.others_s
-            event = BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
+            others_s *= worker_id != self.name
+            event = dispatch.BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
         else:
             is_lost = isinstance(result, GoneError)
             if is_lost:
-                self._gone[batch.worker_id] = self.now_s + BELIEVED_GONE_S
-            event = BatchFailed(batch_id, worker_lost=is_lost)
+                self._gone[worker_id] = self.now_s + BELIEVED_GONE_S
+            event = dispatch.BatchFailed(batch_id, worker_lost=is_lost)
         self.decide(event)
         if self.world.network.repeat:  # an answer may come twice
             self.decide(event)
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _tick(self) -> Task:
         dispatcher = self.dispatcher
-        if dispatcher.open_queries or dispatcher.quarantined:
-            self.decide(Tick())
-        if self.now_s - self._refreshed_s >= 1.0:
-            self._refreshed_s = self.now_s
-            self._tell_load()
-            self.on_device_change()
-            self._tell_of_others()
-        self.after(TICK_S if dispatcher.open_queries else IDLE_TICK_S, self._tick)
+        while True:
+            if dispatcher.open_queries or dispatcher.quarantined:
+                self.decide(dispatch.Tick())
+            if self.now_s - self._refreshed_s >= 1.0:
+                self._refreshed_s = self.now_s
+                self._tell_load()
+                self.on_device_change()
+                self.tell_of_others()
+            yield TICK_S if dispatcher.open_queries else IDLE_TICK_S
 
     def _wake_at(self, at_s: float) -> None:
         if self._wake is not None:
@@ -795,44 +571,43 @@ class Gateway(Member):
 
     def _on_wake(self) -> None:
         self._wake = None
-        self.decide(Tick())
+        self.decide(dispatch.Tick())
 
     # -- control ------------------------------------------------------------------------------
 
-    def make_report(self) -> MemberReport:
-        now_s, device, dispatcher = self.now_s, self.device, self.dispatcher
-        interval_s, self._reported_s = now_s - self._reported_s, now_s
+    def for_report(self) -> dict[str, Any]:
+        dispatcher = self.dispatcher
         counters = dispatcher.take_counters()
-        for outcome, count in counters.outcomes.items():
-            self.counted[outcome] = self.counted.get(outcome, 0) + count
-        return MemberReport(
-            self.name,
-            is_gateway=True,
-            state=device.state(dispatcher.in_use(self.name)) if device is not None else None,
-            failed_loads=dict(device.machine.failed_loads) if device is not None else {},
-            interval_s=interval_s,
-            arrivals=counters.arrivals,
-            unmet=counters.unmet,
-            outcomes=counters.outcomes,
-            served=counters.served,
-            kinds=counters.kinds,
-            held=dispatcher.held,
-            open_queries=dispatcher.open_by_scope(),
-            queued=dispatcher.queued,
-            host=self.name,
-            trials=self.arms.take_counts(),
-            pool=GATEWAYS,
-            changes=device.take_changes() if device is not None else (),
-            meters=counters.meters,
-            quarantined={n: str(sign) for n, sign in dispatcher.quarantined.items()},
-            is_urgent=self.take_urgency(),
-            replica=self.replica,
-        )
+        self.counted.update(counters.outcomes)
+        is_urgent, self._is_urgent = self._is_urgent, False
+        of_device = {"state": None}
+        if self.device is not None:
+            of_device = self.device.for_report(dispatcher.in_use(self.name))
+        return {
+            **of_device,
+            "arrivals": counters.arrivals,
+            "unmet": counters.unmet,
+            "outcomes": counters.outcomes,
+            "served": counters.served,
+            "kinds": counters.kinds,
+            "held": dispatcher.held,
+            "open_queries": dispatcher.open_by_scope(),
+            "queued": dispatcher.queued,
+            "trials": self.arms.take_counts(),
+            "meters": counters.meters,
+            "quarantined": {name: str(sign) for name, sign in dispatcher.quarantined.items()},
+            "is_urgent": is_urgent,
+        }
+
+    def last_report(self) -> MemberReport:
+        self.decide(dispatch.ShutDown())
+        self.abandon("gateway left")  # batches that run: the process ends before they do
+        return self.make_report()
 
     @property
     def is_ready(self) -> bool:
         served = self.dispatcher.instances.is_served
-        return self._is_at_rest or all(served(task) for task in ("alpha", "beta"))
+        return self._is_at_rest or all(served(task) for task in fleet.TASKS)
 
     @property
     def is_settled(self) -> bool:
@@ -840,11 +615,14 @@ class Gateway(Member):
         is_woken = self._is_at_rest and self.dispatcher.open_queries > 0
         return (self.is_ready or not is_empty) and not is_woken
 
+    @property
+    def is_busy(self) -> bool:
+        return self.dispatcher.open_queries > 0
+
     def obey(self, orders: Orders) -> None:
         self._busy_neighbours = orders.busy_neighbours
         if self.device is not None:
-            in_use = self.dispatcher.in_use(self.name)
-            self.device.obey(orders, in_use, self.knowledge)
+            self.device.obey(orders, self.dispatcher.in_use(self.name))
         if orders.shares != self._shares and (orders.shares or orders.is_settled):
             self._shares = orders.shares
             self._advise()
@@ -856,18 +634,15 @@ class Gateway(Member):
         if not orders.is_settled:
             directory = self.directory | directory
         self._gone = {name: until for name, until in self._gone.items() if self.now_s < until}
-        for gone in [name for name in directory if name in self._gone]:
+        for gone in directory.keys() & self._gone.keys():
             del directory[gone]
         for gone in [name for name in self.directory if name not in directory]:
-            self.decide(WorkerLost(gone))
+            self.decide(dispatch.WorkerLost(gone))
         self.directory = directory
-        self._tell_of_others()
+        self.tell_of_others()
 
-    def on_routes(self) -> None:
-        """Serve's routers have news."""
-        self._tell_of_others()
-
-    def _tell_of_others(self) -> None:
+    def tell_of_others(self) -> None:
+        """Pass on what the directory and Serve's routers say."""
         routable = self.cluster.serve.routable(self)
         hop_s = self.cluster.setup.hop_s
         for report in list(self.directory.values()):
@@ -876,42 +651,27 @@ class Gateway(Member):
             self._tell(report, hop_s, hop_s)
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
-        serving = self.service.serving(report.variant_ids)
-        self.decide(WorkerReported(report._replace(variant_ids=serving, hop_s=hop_s), lead_s))
+        report = report._replace(variant_ids=self.service.serving(report.variant_ids), hop_s=hop_s)
+        self.decide(dispatch.WorkerReported(report, lead_s))
 
     def _tell_load(self) -> None:
-        self.decide(LoadChanged(Load(self._busy_neighbours, self.now_s), self._starting_s))
+        load = Load(self._busy_neighbours, self.now_s)
+        self.decide(dispatch.LoadChanged(load, self._starting_s))
 
     def _advise(self) -> None:
-        self.decide(Advised(self.arms.add_arms(self._shares)))
+        self.decide(dispatch.Advised(self.arms.add_arms(self._shares)))
 
     def on_service(self, service: Service) -> None:
         super().on_service(service)
         self.arms.set_trials(service.trials)
         self.on_device_change()
-        self._tell_of_others()
+        self.tell_of_others()
         if self._shares:
             self._advise()
 
     def on_knowledge(self) -> None:
-        self.decide(CatalogChanged(self.knowledge.variants, self._model))
+        self.decide(dispatch.CatalogChanged(self.knowledge.variants, self._model))
 
     def on_device_change(self) -> None:
         if self.device is not None:
             self._tell(self.device.report(), 0.0)
-
-    def begin_to_leave(self) -> None:
-        """Answer what it has, for some seconds; then refuse the rest and leave."""
-        self.is_draining = True
-        self._leave_by_s = self.now_s + MOST_DRAIN_S
-        self.leave()
-
-    def leave(self) -> None:
-        if self.dispatcher.open_queries and self.now_s < self._leave_by_s:
-            self.after(0.05, self.leave)
-            return
-        self.decide(ShutDown())
-        for asked in self.open.values():  # batches that run: the process ends before they do
-            asked.ends.append(("gateway left", self.world.now_s, ""))
-        self.open.clear()
-        self.say_goodbye(self.make_report())

@@ -1,4 +1,4 @@
-"""A scaling policy that wants something else every few seconds, while there is load."""
+"""A scaling policy that wants something else every few seconds, until the load ends."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 from modelless.variants.vocabulary import Placement
 
-CALM_TICKS = 4
-"""Ticks without a query after which it wants what ``Fixed`` wants."""
-
 
 class Restless(ScalingPolicy):
     """Random instances and numbers of workers, so that loads, unloads and resizes meet faults.
 
     Args:
+        until_s: when it calms down, on the control process's clock. From then on it wants what
+            ``Fixed`` does, and a worker if there is none: somebody must answer.
         seed: of its random generator.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, until_s: float, seed: int = 0) -> None:
         self._rng = random.Random(f"{seed}/restless")
-        self._fixed = Fixed()
-        self._quiet_ticks = 0
+        self._until_s = until_s
         self._left_ticks = 0
         self._targets = Targets({}, {}, Reason.WANTED)
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        self._quiet_ticks = 0 if any(view.arrivals_per_s.values()) else self._quiet_ticks + 1
-        if self._quiet_ticks >= CALM_TICKS:
-            return self._fixed.targets(view, forecast_per_s)
+        if view.now_s >= self._until_s:
+            return Fixed({} if view.workers else {"cpu-1": 1}).targets(view, forecast_per_s)
         self._left_ticks -= 1
         if self._left_ticks < 0:
             self._left_ticks = self._rng.randrange(5)

@@ -8,20 +8,39 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from modelless.controller.config import Settings, parse_settings
 from tests.simtest import fleet
+
+WORKERS = "cpu-1"
+"""The name of the pool, which is that of its device class."""
+
+LIMITS = (
+    "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
+)  # fmt: skip
+RESTLESS = "tests.simtest.restless:Restless"
+SELECTIONS = (
+    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
+    "planned-shares", "infaas", "model-switching", "random",
+)  # fmt: skip
+SCALINGS = (
+    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
+    "predictive", "proteus", "elastic",
+)  # fmt: skip
+EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
+FAULTS = (
+    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
+    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
+    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
+    "late messages", "upgrade", "canary", "promote", "roll back", "register",
+)  # fmt: skip
 
 
 class Item(NamedTuple):
-    """Something that happens.
+    """Something that happens: when, what, to whom, for how long and how much.
 
-    Attributes:
-        at_s: when, seconds since the start.
-        kind: what; see ``Faults`` in ``cluster``.
-        target: to whom or what; a process is named by its role and a number.
-        length_s: for how long.
-        value: how much.
+    A process is named by its role and a number.
     """
 
     at_s: float
@@ -40,33 +59,17 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """The world of a run; the defaults are the plainest one. ``shrink`` goes back to them.
-
-    Attributes:
-        gateways, workers: how many at the start.
-        own_device: whether gateways own a device.
-        min_workers, max_workers: of the pool; the same where nothing scales.
-        memory_mib: of each device.
-        sizes: device classes that devices may be resized to.
-        profiled: memory by the profiles over what loads really take.
-        learns: whether gateways learn from batches how long others will take.
-        selection, scaling, eviction: policies.
-        pinned, preload: scopes.
-        hop_s: price of a hop to a worker.
-        clocks_differ: whether each process has clocks of its own.
-        limits: which limits queries may have, of ``LIMITS``.
-        end_s: when load and faults end.
-    """
+    """The world of a run; the defaults are the plainest one. ``shrink`` goes back to them."""
 
     gateways: int = 1
-    workers: int = 1
-    own_device: bool = False
+    workers: int = 1  # at the start
+    own_device: bool = False  # of gateways
     min_workers: int = 1
     max_workers: int = 1
-    memory_mib: int = 1000
-    sizes: tuple[str, ...] = ()
-    profiled: float = 1.0
-    learns: bool = False
+    memory_mib: int = 1000  # of each device
+    sizes: tuple[str, ...] = ()  # classes that devices may be resized to
+    profiled: float = 1.0  # memory by the profiles over what loads really take
+    learns: bool = False  # gateways learn from batches how long others will take
     selection: str = "best-value"
     scaling: str = "fixed"
     eviction: str = "lru"
@@ -74,8 +77,8 @@ class Setup:
     preload: tuple[str, ...] = ()
     hop_s: float = 0.002
     clocks_differ: bool = False
-    limits: tuple[str, ...] = ()
-    end_s: float = 20.0
+    limits: tuple[str, ...] = ()  # that queries may have
+    end_s: float = 20.0  # of load and faults
 
 
 class Schedule(NamedTuple):
@@ -87,40 +90,43 @@ class Schedule(NamedTuple):
 
     def words(self) -> str:
         """Describe it for people: what differs from the plainest world, and what happens when."""
-        plain = Setup()
-        features = [
-            f"  {name} = {value!r}"
-            for name, value in vars(self.setup).items()
-            if value != getattr(plain, name)
-        ]
-        happens = [f"  {item}" for item in sorted(self.items)]
-        return "\n".join([f"seed {self.seed}", *features, *happens])
+        plain = vars(Setup())
+        features = [f"  {k} = {v!r}" for k, v in vars(self.setup).items() if v != plain[k]]
+        return "\n".join([f"seed {self.seed}", *features, *(f"  {i}" for i in sorted(self.items))])
 
 
-LIMITS = (
-    "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
-)  # fmt: skip
-"""The features of queries."""
-
-RESTLESS = "tests.simtest.restless:Restless"
-SELECTIONS = (
-    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
-    "planned-shares", "infaas", "model-switching", "random",
-)  # fmt: skip
-SCALINGS = (
-    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-    "predictive", "proteus", "elastic",
-)  # fmt: skip
-SOLVERS = ("proteus", "elastic")
-"""These solve programs; a limit on nodes, unlike one on time, is the same in every run."""
-EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
-
-FAULTS = (
-    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
-    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
-    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
-    "late messages", "upgrade", "canary", "promote", "roll back", "register",
-)  # fmt: skip
+def settings_of(setup: Setup, offset_s: float = 0.0) -> Settings:
+    """Return the settings of a cluster, for a process whose clock is off by so much."""
+    has_device = setup.own_device or not setup.max_workers
+    scaling: dict[str, Any] = {"policy": setup.scaling}
+    if setup.scaling == RESTLESS:
+        scaling["until_s"] = setup.end_s + offset_s
+    elif setup.scaling in ("proteus", "elastic"):
+        scaling["node_limit"] = 20  # unlike a limit on time, it is the same in every run
+    pool = {
+        "device_class": WORKERS,
+        "workers": setup.workers,
+        "min_workers": setup.min_workers,
+        "max_workers": setup.max_workers,
+        "sizes": list(setup.sizes),
+    }
+    return parse_settings(
+        {
+            "gateways": {
+                "count": setup.gateways,
+                "device_class": WORKERS if has_device else None,
+                "sizes": list(setup.sizes) if has_device else [],
+            },
+            "pools": [pool] if setup.max_workers else [],
+            "policies": {
+                "selection": setup.selection,
+                "scaling": scaling,
+                "eviction": setup.eviction,
+            },
+            "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
+            "limits": {"max_batch": fleet.MAX_BATCH},
+        }
+    )
 
 
 def draw(seed: int) -> Schedule:
@@ -131,18 +137,16 @@ def draw(seed: int) -> Schedule:
     density = rng.choice((0.1, 0.3, 0.6))
     on = [kind for kind in FAULTS if rng.random() < density]
     for kind in on:
-        for _ in range(rng.choice((1, 1, 2, 4))):
-            items.append(_draw_item(rng, kind, setup))
+        items += [_draw_item(rng, kind, setup) for _ in range(rng.choice((1, 1, 2, 4)))]
     if setup.workers > 1 and rng.random() < 0.3:  # a quarantine for slowness takes some batches
         at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
         items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
         items.append(Item(at_s - 2.0, "load", "both", 7.0, 25.0))
     if "canary" in on:  # a verdict takes some hundred queries
-        task = rng.choice(("alpha", "beta"))
-        items.append(
-            Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
-        )
-        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 25.0))
+        tried = rng.choice(fleet.TRIED)
+        items.append(Item(0.5, "canary", tried, value=2))
+        load_s = max(setup.end_s - 3.0, 1.0)
+        items.append(Item(3.0, "load", tried.partition("/")[0], load_s, 25.0))
     return Schedule(seed, setup, tuple(sorted(items)))
 
 
@@ -174,16 +178,13 @@ def _draw_setup(rng: random.Random) -> Setup:
     return replace(setup, min_workers=min(setup.min_workers, setup.max_workers))
 
 
-_QUERIES = 80.0
-"""Of one stream: bursts are short, so that a run is cheap."""
-
-
 def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
     items = []
     at_s = rng.uniform(0.0, 4.0)
     while at_s < setup.end_s:
         rate = rng.choice((2.0, 10.0, 25.0, 60.0))
-        length_s = min(rng.uniform(1.0, 10.0), _QUERIES / rate, setup.end_s - at_s)
+        # Bursts are short, so that a run is cheap.
+        length_s = min(rng.uniform(1.0, 10.0), 80.0 / rate, setup.end_s - at_s)
         target = rng.choice(("alpha", "beta", "both", "both"))
         items.append(Item(at_s, "load", target, length_s, rate))
         at_s += length_s + rng.choice((0.0, 0.0, 2.0))
@@ -192,27 +193,27 @@ def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
 
 def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
     at_s = rng.uniform(0.0, setup.end_s)
-    length_s = min(
-        rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5), setup.end_s - at_s
-    )
+    length_s = rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5)
+    length_s = min(length_s, setup.end_s - at_s)
     number = rng.randrange(3)
     verb, _, role = kind.partition(" ")
+    target, value = "", 0.0
     if verb in ("crash", "hang"):
-        return Item(at_s, verb, f"{role}:{number}", length_s)
-    if kind == "slow":
-        target = rng.choice(("gateway", "worker"))
-        return Item(at_s, kind, f"{target}:{number}", length_s, rng.choice((2.0, 5.0, 20.0)))
-    if kind == "cut":
+        kind, target = verb, f"{role}:{number}"
+    elif kind == "slow":
+        target = f"{rng.choice(('gateway', 'worker'))}:{number}"
+        value = rng.choice((2.0, 5.0, 20.0))
+    elif kind == "cut":
         ends = [rng.choice(("gateway", "worker", "control")) for _ in range(2)]
-        return Item(at_s, kind, f"{ends[0]}:{number}|{ends[1]}:{rng.randrange(3)}", length_s)
-    if kind in ("canary", "promote", "roll back"):
-        version = rng.choice((2, 3))
-        return Item(at_s, kind, rng.choice(fleet.TRIED), value=version)
-    if kind in ("bad loads", "bad batches"):
-        name = rng.choice((*fleet.LADDER, "alpha", "beta", "alpha/small/int8@2", "beta/one/int8@2"))
-        return Item(at_s, kind, name, length_s, rng.choice((0.3, 1.0)))
-    if kind in ("lossy", "repeats", "late messages"):
-        return Item(at_s, kind, "", length_s, rng.choice((0.02, 0.1, 0.3)))
-    if kind in ("second control", "store away"):
-        return Item(at_s, kind, "", length_s)
-    return Item(at_s, kind)
+        target = f"{ends[0]}:{number}|{ends[1]}:{rng.randrange(3)}"
+    elif kind in ("canary", "promote", "roll back"):
+        value, length_s = rng.choice((2, 3)), 0.0
+        target = rng.choice(fleet.TRIED)
+    elif verb == "bad":
+        target = rng.choice((*fleet.LADDER, *fleet.TASKS, *(f"{each}@2" for each in fleet.TRIED)))
+        value = rng.choice((0.3, 1.0))
+    elif kind in ("lossy", "repeats", "late messages"):
+        value = rng.choice((0.02, 0.1, 0.3))
+    elif kind in ("upgrade", "register"):
+        length_s = 0.0
+    return Item(at_s, kind, target, length_s, value)

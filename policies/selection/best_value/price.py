@@ -23,6 +23,7 @@ from modelless.policies.views import FloatArray, QueryView
 
 _KINDS_KEPT = 256
 _LEAST_SEEN_S = 0.5  # arrivals of a shorter time make no rate
+_FORGOTTEN_AFTER = 3.0  # times the time constant
 _LIMIT_STEP = math.sqrt(2.0)
 _ACCURACY_STEP = 2.0
 _HALVINGS = 20
@@ -63,6 +64,9 @@ def _kind(scope: str, accuracy: float, limit_s: float, items: int, priority: int
 class Rates:
     """Queries a second by kind: exponentially decayed counts, bounded in number.
 
+    A kind that does not come for three time constants is expected no more: a decayed count alone
+    would protect queries of a higher priority for long after the last of them.
+
     Args:
         memory_s: time constant of the decay.
     """
@@ -70,16 +74,16 @@ class Rates:
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
         self._counts: dict[Kind, float] = {}
+        self._seen_s: dict[Kind, float] = {}  # when each kind came last
         self._began_s = math.inf
         self._decayed_s = math.inf
 
     def count(self, kind: Kind, now_s: float) -> None:
         """Note an arrival."""
         self._decay(now_s)
-        if kind in self._counts:
-            self._counts[kind] += 1.0
-        elif len(self._counts) < _KINDS_KEPT:
-            self._counts[kind] = 1.0
+        if kind in self._counts or len(self._counts) < _KINDS_KEPT:
+            self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
+            self._seen_s[kind] = now_s
 
     def per_s(self, now_s: float) -> Mapping[Kind, float]:
         """Returns the rates."""
@@ -94,7 +98,9 @@ class Rates:
             self._began_s = self._decayed_s = now_s
         elif now_s - self._decayed_s > 0.01 * self._memory_s:
             factor = math.exp((self._decayed_s - now_s) / self._memory_s)
-            self._counts = {k: c * factor for k, c in self._counts.items() if c * factor > 1e-3}
+            since_s = now_s - _FORGOTTEN_AFTER * self._memory_s
+            self._seen_s = {k: seen_s for k, seen_s in self._seen_s.items() if seen_s >= since_s}
+            self._counts = {kind: self._counts[kind] * factor for kind in self._seen_s}
             self._decayed_s = now_s
 
 

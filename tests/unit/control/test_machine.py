@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,8 +28,9 @@ from modelless.controller.control.messages import (
     WakeAt,
 )
 from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
-from modelless.controller.device.messages import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, ResizeWorker, UnloadInstance
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.unserved_demand import UnservedDemand
@@ -108,6 +110,19 @@ class TestTicks:
         assert loads(tick(machine, 2.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
         assert loads(tick(machine, 3.0, worker("w", A), worker("v"), waiting)) == []
 
+    def test_what_only_another_gateway_holds_is_loaded_for_a_query_that_waits(self) -> None:
+        def with_device(name: str, *held: str, **more: Any) -> MemberReported:
+            instances = tuple(Instance(name, each, 10, 0.5, 0.0, 0) for each in held)
+            state = WorkerState(name, "cpu-1", 100, instances)
+            return MemberReported(MemberReport(name, True, state, pool=GATEWAYS, **more))
+
+        machine = control(UnservedDemand())
+        waiting = with_device("g", interval_s=1.0, queued=1, held={(A, 10.0, 0.0): (1, 1)})
+        effects = tick(machine, 1.0, with_device("h", A), waiting)
+        assert [each[:2] for each in loads(effects)] == [("g", A)]
+        began = with_device("g", A, interval_s=1.0, queued=1, held={(A, 10.0, 0.0): (1, 1)})
+        assert loads(tick(machine, 2.0, with_device("h", A), began)) == []
+
     def test_a_waiting_gateway_is_called_when_a_worker_holds_something_else(self) -> None:
         machine = control()
         tick(machine, 1.0, worker("w"), gateway(queued=1))
@@ -175,6 +190,18 @@ class TestScaling:
             UnloadInstance("w", B, Reason.ROOM_NEEDED, A),
             LoadInstance("w", A, Reason.WANTED, 10, "cpu-1"),
         ]
+
+    def test_a_resize_names_the_size_of_what_may_be_ready_when_it_arrives(self) -> None:
+        machine = control(Wants(workers={"cpu-1": 1, "cpu-2": 0}))
+        classes = {name: replace(CPU, name=name) for name in ("cpu-1", "cpu-2")}
+        known = facts({f"{NAME}@2": 20.0})
+        machine.handle(FactsChanged(known, classes), 0.0)
+        large = MemberReport("w", False, WorkerState("w", "cpu-2", 100, ()), pool="cpu-1")
+        effects = tick(machine, SETTLED_S, MemberReported(large))
+        (resize,) = [each for each in effects if isinstance(each, ResizeWorker)]
+        assert resize.memory_bytes == {
+            each.variant_id: each.memory_bytes["cpu-1"] for each in known
+        }
 
     def test_a_load_into_free_memory_does_not_wait(self) -> None:
         assert loads(tick(control(Wants(A)), 0.0, worker("w"))) == [("w", A, Reason.WANTED)]
