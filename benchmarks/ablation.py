@@ -1,7 +1,7 @@
 """What each term of the selection policy ``best-value`` brings, over random worlds.
 
-Each variant of the policy lacks one term of its formula; all meet the same worlds and queries, with
-the scaling policy ``fixed``:
+Each variant of the policy lacks one term; all meet the same worlds and queries, with the scaling
+policy ``fixed``:
 
     python benchmarks/ablation.py [--worlds 20] [--first 0] [--seed 1] [--set develop]
         [--queries 2000] [--most-worker-seconds 1500] [--processes 2]
@@ -18,9 +18,11 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -28,87 +30,71 @@ from modelless.controller.sim.compare.compare import with_policies
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.random_worlds import draw_world
 from modelless.controller.sim.worlds.world import WorldFile
-from modelless.policies.selection.best_value import best_value
+from modelless.policies.selection.best_value import batches, best_value
 from modelless.policies.selection.best_value.best_value import BestValue
-from modelless.policies.views import QueueView
 
 WHOLE = "all"
 
-
-class _PolicyWithoutPrice(BestValue):
-    def _find_price(self, *args: Any) -> None:
-        super()._find_price(*args)
-        args[1].price = 0.0
+_find_price, _best_batch = BestValue._find_price, batches.best_batch
 
 
-class _PolicyWithoutBacklog(BestValue):
-    def _find_price(
-        self, worker: Any, pool: Any, queues: Sequence[QueueView], now_s: float
-    ) -> None:
-        for queue in queues:
-            pool.menu(worker, queue.scope)
-        super()._find_price(worker, pool, (), now_s)
+def _find_no_price(policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float) -> None:
+    _find_price(policy, worker, pool, queues, now_s)
+    pool.price = 0.0
 
 
-class _PolicyWithoutLater(BestValue):
-    def _points_later(self, *args: Any) -> Any:
-        return np.zeros(len(args[1]))
+def _find_price_of_arrivals(
+    policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float
+) -> None:
+    for queue in queues:
+        pool.menu(worker, queue.scope)
+    _find_price(policy, worker, pool, (), now_s)
 
 
-class _PolicyWithoutFilling(BestValue):
-    def _fill(self, *args: Any) -> Any:
-        return args[3]
+class _HiddenPrice(float):
+    """A price that is charged, and that is not seen to be above 0."""
+
+    def __gt__(self, other: object) -> bool:
+        return False
 
 
-class _PolicyThatKeepsAll(BestValue):
-    def _left_until_s(self, *args: Any) -> float:
-        return float(args[3])
+def _best_batch_by_gain(menu: Any, rows: Any, line: Any, terms: Any) -> Any:
+    return _best_batch(menu, rows, line, terms._replace(price=_HiddenPrice(terms.price)))
 
 
-class _PolicyWithoutHigher(BestValue):
-    def _higher(self, *args: Any) -> Any:
-        return type(super()._higher(*args))()
-
-
-class _PolicyThatChargesInFull(BestValue):
-    def _best_of(self, *args: Any) -> Any:
-        return super()._best_of(*args[:4], 1.0, *args[5:])
-
-
-class _PolicyThatGathersFullBatches(BestValue):
-    def _find_price(self, *args: Any) -> None:
-        usual = best_value.price_of_time
-
-        def with_full_batches(demands: Any, *rest: Any) -> float:
-            return usual([(rate, offer, 1_000_000) for rate, offer, _ in demands], *rest)
-
-        best_value.price_of_time = with_full_batches
-        try:
-            super()._find_price(*args)
-        finally:
-            best_value.price_of_time = usual
-
-
-VARIANTS: dict[str, type[BestValue]] = {
-    WHOLE: BestValue,
-    "no price": _PolicyWithoutPrice,
-    "no backlog in the demand": _PolicyWithoutBacklog,
-    "full batches in the price": _PolicyThatGathersFullBatches,
-    "no value later": _PolicyWithoutLater,
-    "the whole batch's time charged": _PolicyThatChargesInFull,
-    "no filling with lower ranks": _PolicyWithoutFilling,
-    "no higher priorities to come": _PolicyWithoutHigher,
-    "nothing left to other pools": _PolicyThatKeepsAll,
+VARIANTS: dict[str, tuple[object, str, object] | None] = {
+    WHOLE: None,
+    "no price": (BestValue, "_find_price", _find_no_price),
+    "no backlog in the demand": (BestValue, "_find_price", _find_price_of_arrivals),
+    "demand not shared out": (BestValue, "_share_out", lambda *_: None),
+    "no value later": (
+        BestValue,
+        "_points_later",
+        lambda *args: np.zeros(len(args[2])),
+    ),
+    "no filling with lower ranks": (BestValue, "_fill", lambda *args: args[4]),
+    "no higher priorities to come": (BestValue, "_higher", lambda *_: {}),
+    "no gamble": (best_value, "_gamble", lambda *_: None),
+    "the most urgent queue only": (best_value, "_QUEUES_LOOKED_AT", 1),
+    "no start behind the hurried": (
+        batches,
+        "_first_members",
+        lambda sure_s, slack_s: np.where(sure_s <= slack_s[0], 0, len(slack_s)),
+    ),
+    "never the most points a second": (best_value, "best_batch", _best_batch_by_gain),
 }
+"""What is replaced by what: an owner, a name, and the replacement."""
 
 
 def run(job: tuple[str, int, int, str, int]) -> tuple[int, str, float]:
     """Returns the mean value of a query in a world, with a variant of the policy."""
     world_set, seed, number, name, queries = job
     world = draw_world(seed, number, world_set, queries=queries).world  # type: ignore[arg-type]
-    suite = {"selection": f"{__name__}:{VARIANTS[name].__name__}", "scaling": "fixed"}
+    suite = {"selection": "best-value", "scaling": "fixed"}
     file = with_policies(WorldFile(world, Path()), suite)
-    return number, name, simulate(file, seed=world.seed).figures()["value_per_query"] or 0.0
+    replaced = VARIANTS[name]
+    with patch.object(*replaced) if replaced is not None else nullcontext():
+        return number, name, simulate(file, seed=world.seed).figures()["value_per_query"] or 0.0
 
 
 def main() -> int:
@@ -154,7 +140,4 @@ def show(
 
 
 if __name__ == "__main__":
-    # Policies are found by module and name, also in the processes that run.
-    from ablation import main as named_main  # type: ignore[import-not-found]
-
-    sys.exit(named_main())
+    sys.exit(main())

@@ -48,7 +48,6 @@ class Reason(StrEnum):
     EARLIEST_DEADLINE_FIRST = "earliest-deadline-first"
     NOTHING_QUEUED = "nothing-queued"
     FILLING_BATCH = "filling-batch"
-    WORTH_WAITING = "worth-waiting"
     # planning
     WANTED = "wanted"
     ANOTHER_COPY = "another-copy"

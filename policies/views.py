@@ -187,19 +187,15 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Stay idle until ``until_s`` or the next arrival, whichever is first; but see ``for_alike``.
+    """Stay idle until ``until_s`` or the next arrival, whichever is first.
 
     Attributes:
         dropped: as in ``Run``.
-        for_alike: whether no worker of this device class that holds the same variants of the
-            queue's scope needs to be asked about the given queues, until ``until_s`` or until a
-            query arrives that is the first of its queue. Only with a finite ``until_s``.
     """
 
     reason: AnyReason
     until_s: float = float("inf")
     dropped: tuple[QueryView, ...] = ()
-    for_alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)

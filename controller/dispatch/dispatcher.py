@@ -270,9 +270,6 @@ class Dispatcher:
         )
         self._tenants.find_fair_rate(now_s)
         self._workers.demote_over_share(self._open.by_id, now_s)
-        again_s = self._idle.resume_paused(now_s)
-        if again_s < math.inf:  # a driver remembers one time only
-            effects.append(WakeAt(again_s))
         self._idle.notify_groups(self._waiting.deferred)
         for worker in self._workers:
             if worker.running is None:
@@ -373,7 +370,7 @@ class Dispatcher:
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
             queue = self._waiting.defer_query(query, self.instances.least_work_us(query))
-            self._idle.notify_of_query(queue, query)
+            self._idle.notify_groups([queue.key])
         else:
             self._workers.bind_query(receipt, query, int(choice.row), now_s)
         return []
@@ -399,10 +396,8 @@ class Dispatcher:
         Most events end with this. Returns ``effects`` with the new ones appended.
         """
         early_starts = self._workers.early_starts
-        early = (
-            each for each in early_starts.find_ready(now_s) if self._idle.has_offer(each, now_s)
-        )
-        while (worker := self._idle.next_to_ask(now_s) or next(early, None)) is not None:
+        early = (each for each in early_starts.find_ready(now_s) if self._idle.has_offer(each))
+        while (worker := self._idle.next_to_ask() or next(early, None)) is not None:
             effects += self._assign_batch(worker, now_s)
         if early_starts.next_s < math.inf and self._waiting:
             effects.append(WakeAt(max(early_starts.next_s, now_s + self.limits.min_wait_s)))
@@ -427,8 +422,6 @@ class Dispatcher:
             if decision.dropped:
                 continue  # queries behind them may be in time
             if decision.until_s < math.inf:
-                if decision.for_alike:
-                    self._idle.pause_group(worker, decision.until_s)
                 effects.append(WakeAt(max(decision.until_s, now_s + self.limits.min_wait_s)))
             return effects
 

@@ -6,15 +6,13 @@ so an arriving query costs the same however many workers are idle.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from modelless.controller.dispatch.queues import Queue, QueueKey, WaitingQueries, Worker
+from modelless.controller.dispatch.queues import QueueKey, WaitingQueries, Worker
 from modelless.controller.dispatch.worker_groups import GroupsByScope, WorkerGroup
-from modelless.policies.views import QueryView
 
 _NUMBER = attrgetter("number")
 
@@ -37,11 +35,6 @@ class IdleWorkers:
         # A heap of the idle workers to ask about ``_changed``, by the negative number of the last
         # worker of each list, which is asked first.
         self._to_ask: list[tuple[int, WorkerGroup, list[Worker]]] = []
-        # The policy need not be asked about a queue and a peer set before the first time, nor about
-        # any queue and a group before the second.
-        self._paused: dict[QueueKey, dict[int, float]] = {}
-        self._paused_groups: dict[WorkerGroup, float] = {}
-        self._renumber_count = groups_by_scope.renumber_count
 
     def add(self, worker: Worker) -> None:
         """Add a worker that runs nothing any more."""
@@ -78,61 +71,21 @@ class IdleWorkers:
             self._changed.update(dict.fromkeys(queues))
             self._has_changed = True
 
-    def notify_of_query(self, queue: Queue, query: QueryView) -> None:
-        """Notify the groups of a deferred queue that the query joined.
-
-        A query that becomes the first of its queue ends the queue's pauses.
-        """
-        if queue.first is query:
-            self._paused.pop(queue.key, None)
-            self._paused_groups.clear()
-        if self._idle:
-            self._changed[queue.key] = None
-            self._has_changed = True
-
-    def pause_group(self, worker: Worker, until_s: float) -> None:
-        """Do not ask about the queues of now for workers like this one; see ``Wait.for_alike``."""
-        group, groups_by_scope, paused = worker.group, self._groups_by_scope, self._paused
-        self._paused_groups[group] = until_s
-        for key in self._waiting.deferred:
-            peer_set = groups_by_scope[key[0]].get(group)
-            if peer_set is not None:
-                paused.setdefault(key, {})[peer_set] = until_s
-
-    def resume_paused(self, now_s: float) -> float:
-        """Forget the pauses that are over; return when the next one ends, seconds, or inf."""
-        self._paused_groups = {
-            group: until_s for group, until_s in self._paused_groups.items() if until_s > now_s
-        }
-        deferred, next_s = self._waiting.deferred, math.inf
-        for key, paused in list(self._paused.items()):
-            left = {peer_set: until_s for peer_set, until_s in paused.items() if until_s > now_s}
-            if left and key in deferred:
-                self._paused[key] = left
-                next_s = min(next_s, *left.values())
-            else:
-                del self._paused[key]
-        return next_s
-
-    def next_to_ask(self, now_s: float) -> Worker | None:
+    def next_to_ask(self) -> Worker | None:
         """Return the next idle worker to ask the policy about; None if there is none.
 
         Each worker comes once for one change, and only if queries wait that it could be given.
         """
-        if self._renumber_count != self._groups_by_scope.renumber_count:
-            self._renumber_count = self._groups_by_scope.renumber_count
-            self._paused.clear()
-            self._paused_groups.clear()
         while self._notified:
             _, worker = self._notified.popitem()
-            if worker.running is None and self.has_offer(worker, now_s):
+            if worker.running is None and self.has_offer(worker):
                 return worker
         if self._has_changed:
             self._has_changed = False
-            self._collect_groups(now_s)
+            self._collect_groups()
         while self._to_ask:
             _, group, workers = heappop(self._to_ask)
-            is_offered = self._has_offer(group, self._changed, now_s)
+            is_offered = self._has_offer(group, self._changed)
             if not is_offered:  # all at once: a group may have hundreds of workers
                 bound = self._waiting.bound
                 workers = [worker for worker in workers if worker.queues] if bound else []
@@ -147,33 +100,25 @@ class IdleWorkers:
         self._changed.clear()
         return None
 
-    def has_offer(self, worker: Worker, now_s: float) -> bool:
+    def has_offer(self, worker: Worker) -> bool:
         """Whether queries wait that the worker may be asked about."""
-        return bool(worker.queues) or self._has_offer(worker.group, self._waiting.deferred, now_s)
+        return bool(worker.queues) or self._has_offer(worker.group, self._waiting.deferred)
 
-    def _collect_groups(self, now_s: float) -> None:
+    def _collect_groups(self) -> None:
         """Fill ``_to_ask`` with the idle workers that can serve the changed queues."""
         groups = set[WorkerGroup]()
         for scope, _, _ in self._changed:
-            groups |= self._idle.keys() & self._groups_by_scope[scope].keys()
+            groups |= self._idle.keys() & self._groups_by_scope[scope]
         is_any_bound = self._waiting.bound > 0
         self._to_ask = [
             (-workers[-1].number, group, workers.copy())
             for group in groups
-            if is_any_bound or self._has_offer(group, self._changed, now_s)
+            if is_any_bound or self._has_offer(group, self._changed)
             for workers in (self._idle[group],)
         ]
         heapify(self._to_ask)
 
-    def _has_offer(self, group: WorkerGroup, queues: Iterable[QueueKey], now_s: float) -> bool:
-        """Whether any of these queues still waits and is not paused for the group."""
-        if now_s < self._paused_groups.get(group, now_s):
-            return False
+    def _has_offer(self, group: WorkerGroup, queues: Iterable[QueueKey]) -> bool:
+        """Whether any of these queues still waits and the group can serve it."""
         deferred, groups_by_scope = self._waiting.deferred, self._groups_by_scope
-        for key in queues:
-            peer_set = groups_by_scope[key[0]].get(group)
-            if peer_set is not None and key in deferred:
-                paused = self._paused.get(key)
-                if paused is None or paused.get(peer_set, now_s) <= now_s:
-                    return True
-        return False
+        return any(key in deferred and group in groups_by_scope[key[0]] for key in queues)

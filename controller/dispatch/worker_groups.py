@@ -29,9 +29,8 @@ NO_GROUP = WorkerGroup("", (), 0.0)
 """The group of a worker that has not reported yet."""
 
 
-ServingGroups = dict[WorkerGroup, int]
-"""The groups that hold a ready variant of one scope, each with the number of its *peer set*. The
-groups of one peer set have the same device class, hop and variants of the scope."""
+ServingGroups = set[WorkerGroup]
+"""The groups that hold a ready variant of one scope."""
 
 
 class WorkerGroups(dict[str, WorkerGroup]):
@@ -55,14 +54,11 @@ class WorkerGroups(dict[str, WorkerGroup]):
 
     def find_serving(self, variant_ids: frozenset[str]) -> ServingGroups:
         """Return the groups that hold any of these variants, which are those of one scope."""
-        found: ServingGroups = {}
-        peer_sets: dict[tuple[str, float, frozenset[str]], int] = {}
-        for group in dict.fromkeys(self.values()):
-            held = variant_ids.intersection(group.variant_ids)
-            if held:
-                peers = (group.device_class, group.hop_s, held)
-                found[group] = peer_sets.setdefault(peers, len(peer_sets))
-        return found
+        return {
+            group
+            for group in dict.fromkeys(self.values())
+            if not variant_ids.isdisjoint(group.variant_ids)
+        }
 
     def replace_group(
         self, before: WorkerGroup, after: WorkerGroup, known: Iterable[ServingGroups]
@@ -75,11 +71,10 @@ class WorkerGroups(dict[str, WorkerGroup]):
         """
         has_workers = before in self.values()
         for serving in known:
-            peer_set = serving.get(before)
-            if peer_set is not None:
-                serving[after] = peer_set
+            if before in serving:
+                serving.add(after)
                 if not has_workers:
-                    del serving[before]
+                    serving.remove(before)
 
 
 class GroupsByScope(dict[str, ServingGroups]):
@@ -94,24 +89,18 @@ class GroupsByScope(dict[str, ServingGroups]):
     Attributes:
         clear_count: how often all scopes were forgotten. In between, the variants that a group
             serves stay the same, though groups come and go.
-        renumber_count: how often any scope was forgotten. In between, peer sets keep their numbers.
     """
 
     def __init__(self, find: Callable[[str], ServingGroups], most: int) -> None:
         super().__init__()
         self._find = find
         self._most = most
-        self.clear_count = self.renumber_count = 0
+        self.clear_count = 0
 
     def clear(self) -> None:
         """Forget all scopes."""
         self.clear_count += 1
-        self.renumber_count += 1
         super().clear()
-
-    def __delitem__(self, scope: str) -> None:
-        self.renumber_count += 1
-        super().__delitem__(scope)
 
     def __missing__(self, scope: str) -> ServingGroups:
         found = self._find(scope)

@@ -70,7 +70,6 @@ def check_decision(
     assert len(set(dropped)) == len(dropped), f"a query dropped twice: {dropped}"
     assert set(dropped) <= set(waiting), f"dropped, but not shown: {set(dropped) - set(waiting)}"
     if isinstance(decision, Wait):
-        assert decision.until_s < float("inf") or not decision.for_alike, "for all alike, for ever"
         waiting = {query_id: it for query_id, it in waiting.items() if query_id not in dropped}
         assert not waiting or now_s < decision.until_s < float("inf"), (
             f"queries wait, but the worker is to wait until {decision.until_s}; "

@@ -161,13 +161,6 @@ class DropsOthers(Careless):
         return Wait(Reason.NOTHING_QUEUED, now_s + 0.1, dropped=(stranger,))
 
 
-class WaitsForAllForEver(Careless):
-    mistake = "for all alike, for ever"
-
-    def careless(self, worker: WorkerView, queues: Sequence[QueueView], now_s: float) -> Run | Wait:
-        return Wait(Reason.NOTHING_QUEUED, for_alike=True)
-
-
 CARELESS = (
     TooSlow,
     TooInaccurate,
@@ -176,7 +169,6 @@ CARELESS = (
     DropsWhatRuns,
     DropsTwice,
     DropsOthers,
-    WaitsForAllForEver,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from modelless.policies.selection.best_value.menu import Menu
 from modelless.policies.selection.best_value.price import Higher
@@ -85,22 +86,13 @@ class Batch(NamedTuple):
 
 
 def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Batch | None:
-    """Returns the batch with the highest gain; None if none is surely in time.
-
-    A batch begins with the most urgent query. Or, where that could not be in time in a full batch,
-    with the first query that could: what is in a hurry must not split a long queue into small
-    batches.
-    """
+    """Returns the batch with the highest gain; None if none is surely in time."""
     queries, slack_s, later = line
     items = np.concatenate([[0.0], np.cumsum([float(query.items) for query in queries])])
     left = np.concatenate([[0.0], np.cumsum(later)])
     most = min(menu.most, int(items[-1]))
     sure_s, busy_s = menu.sure_s[rows][:, :most], menu.busy_s[rows][:, :most]
-    first = np.where(sure_s <= slack_s[0], 0, len(queries))  # (v, n)
-    relaxed = int(slack_s.searchsorted(sure_s[:, -1].min()))
-    if 0 < relaxed < len(queries):
-        in_time = (first > 0) & (sure_s <= slack_s[relaxed])
-        first = np.where(in_time, relaxed, first)
+    first = _first_members(sure_s, slack_s)
     end = items.searchsorted(items[first] + np.arange(1.0, most + 1.0), side="right") - 1
     members = end - first
     is_batch = (members > 0) & np.isfinite(busy_s)
@@ -120,3 +112,18 @@ def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Bat
     return Batch(
         float(gain[row, column]), menu.variant_ids[rows[row]], chosen, float(busy_s[row, column])
     )
+
+
+def _first_members(sure_s: FloatArray, slack_s: FloatArray) -> npt.NDArray[np.intp]:
+    """Returns the place of the first member of each batch, shape (v, n); m if none is in time.
+
+    A batch begins with the most urgent query. Or, where that could not be in time in a full batch,
+    with the first query that could: what is in a hurry must not split a long queue into small
+    batches.
+    """
+    first = np.where(sure_s <= slack_s[0], 0, len(slack_s))
+    relaxed = int(slack_s.searchsorted(sure_s[:, -1].min()))
+    if 0 < relaxed < len(slack_s):
+        in_time = (first > 0) & (sure_s <= slack_s[relaxed])
+        first = np.where(in_time, relaxed, first)
+    return first

@@ -134,10 +134,6 @@ class Fleet:
         serving = self._serving_pools(scope)
         return min([self._batch_s, *[pool.next_idle_s(without, now_s) for pool in serving]])
 
-    def others(self, scope: str, pool: Pool) -> list[Pool]:
-        """Returns the other pools that serve the scope."""
-        return [each for each in self._serving_pools(scope) if each is not pool]
-
     def _serving_pools(self, scope: str) -> list[Pool]:
         serving = self._serving.get(scope)
         if serving is None:

@@ -153,24 +153,19 @@ def test_workers_that_hold_the_same_of_a_scope_share_its_shelf() -> None:
     instances.update_worker(WorkerReport("w1", "cpu-1", (FP32, INT8)))
     assert instances.groups["w0"] is instances.groups["w1"]
     assert instances.residents("w0") is instances.residents("w1")
-    assert (
-        len(instances.groups_by_scope["imagenet"])
-        == len(instances.groups_by_scope["imagenet/lite0/int8"])
-        == 1
-    )
+    for scope in ("imagenet", "imagenet/lite0/int8"):
+        assert instances.groups_by_scope[scope] == {instances.groups["w0"]}
     instances.update_worker(WorkerReport("w1", "cpu-1", (INT8,)))
     first, second = instances.groups["w0"], instances.groups["w1"]
     whole, part = (
         instances.groups_by_scope["imagenet"],
         instances.groups_by_scope["imagenet/lite0/int8"],
     )
-    assert whole[first] != whole[second]
-    assert part[first] == part[second]  # it was known before the change
+    assert whole == part == {first, second}  # the part was known before the change
     instances.update_worker(WorkerReport("w0", "cpu-1", (INT8,)))
-    assert set(part) == {second}  # nobody wears the other one any more
+    assert part == {second}  # the other one has no workers any more
     instances.update_worker(WorkerReport("w0", "cpu-1", (INT8,), hop_s=0.1))
-    far = instances.groups_by_scope["imagenet"]
-    assert far[instances.groups["w0"]] != far[second]  # further away is not alike
+    assert instances.groups["w0"] is not second  # it is further away
 
 
 def test_residents_by_batch_size() -> None:

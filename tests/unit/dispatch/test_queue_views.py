@@ -25,7 +25,7 @@ class Plant:
         self.ids: list[int] = []
 
     def _find(self, scope: str) -> ServingGroups:
-        return {group: 0 for group, scopes in self.can.items() if scope in scopes}
+        return {group for group, scopes in self.can.items() if scope in scopes}
 
     def defer(self, query_id: int, scope: str) -> None:
         query = QueryView(query_id, scope, 0.0, float(query_id % 7), 0.0, float("inf"), 1)

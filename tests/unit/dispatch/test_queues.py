@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     groups = [
         WorkerGroup("cpu-1", (f"{name}/lite0/int8@1",), 0.0) for name in ("imagenet", "fashion")
     ]
-    idle = IdleWorkers(waiting, GroupsByScope(lambda scope: {groups[0]: 0}, most=8))
+    idle = IdleWorkers(waiting, GroupsByScope(lambda scope: {groups[0]}, most=8))
     workers = [Worker(f"w{number}", "cpu-1", number, groups[0]) for number in range(3)]
     idle.add(Worker("w3", "cpu-1", 3, groups[1]))  # serves something else
     for worker in (workers[1], workers[0], workers[2]):
@@ -87,75 +87,19 @@ def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     query = make_query(1, 100.0)
     news = [("imagenet", None, None)]
     idle.notify_groups(news)
-    assert idle.next_to_ask(100.0) is None  # nothing waits
+    assert idle.next_to_ask() is None  # nothing waits
     assert waiting.defer_query(query).key in news
-    assert idle.next_to_ask(100.0) is None  # nobody was told
+    assert idle.next_to_ask() is None  # nobody was told
     idle.notify_groups(news)
-    assert [idle.next_to_ask(100.0) for _ in range(4)] == [*workers[::-1], None]
+    assert [idle.next_to_ask() for _ in range(4)] == [*workers[::-1], None]
     idle.notify_groups(news)
-    assert idle.next_to_ask(100.0) is workers[2]
+    assert idle.next_to_ask() is workers[2]
     workers[1].running = Batch(
         1, "imagenet/lite0/int8@1", "cpu-1", (), 0, 100.0, 0.01, math.inf, math.inf
     )
     idle.remove(workers[1])
-    assert idle.next_to_ask(100.0) is workers[0]  # the other one is not idle any more
+    assert idle.next_to_ask() is workers[0]  # the other one is not idle any more
     idle.notify_groups(news)
-    idle.next_to_ask(100.0)
+    idle.next_to_ask()
     waiting.remove_query(query.query_id)
-    assert idle.next_to_ask(100.0) is None
-
-
-def paused() -> tuple[WaitingQueries, GroupsByScope, IdleWorkers, Worker]:
-    """An idle worker whose group is paused until 100.5 s for the one queue there is."""
-    group = WorkerGroup("cpu-1", ("imagenet/lite0/int8@1",), 0.0)
-    waiting = WaitingQueries(Tenants(1000))
-    groups_by_scope = GroupsByScope(lambda scope: {group: 0}, most=8)
-    idle, worker = IdleWorkers(waiting, groups_by_scope), Worker("w0", "cpu-1", 0, group)
-    idle.add(worker)
-    key = waiting.defer_query(make_query(1, 100.0, latency_ms=1000.0)).key
-    idle.notify_groups([key])
-    assert idle.next_to_ask(100.0) is worker
-    idle.pause_group(worker, 100.5)
-    idle.notify_groups([key])
-    idle.notify_worker(worker)
-    assert idle.next_to_ask(100.499) is None
-    return waiting, groups_by_scope, idle, worker
-
-
-def test_a_pause_ends_at_its_time() -> None:
-    waiting, _, idle, worker = paused()
-    idle.notify_groups(waiting.deferred)
-    assert idle.next_to_ask(100.5) is worker
-
-
-def test_a_pause_ends_when_a_query_becomes_the_first() -> None:
-    waiting, _, idle, worker = paused()
-    behind = make_query(2, 100.0, latency_ms=2000.0)
-    first = make_query(3, 100.0, latency_ms=900.0)
-    idle.notify_of_query(waiting.defer_query(behind), behind)
-    assert idle.next_to_ask(100.0) is None
-    idle.notify_of_query(waiting.defer_query(first), first)
-    assert idle.next_to_ask(100.0) is worker
-
-
-@pytest.mark.parametrize(
-    "forget", [GroupsByScope.clear, lambda groups_by_scope: groups_by_scope.__delitem__("imagenet")]
-)
-def test_a_pause_ends_when_the_groups_are_numbered_anew(
-    forget: Callable[[GroupsByScope], None],
-) -> None:
-    waiting, groups_by_scope, idle, worker = paused()
-    forget(groups_by_scope)
-    idle.notify_groups(waiting.deferred)
-    assert idle.next_to_ask(100.0) is worker
-
-
-def test_a_pause_that_is_over_is_forgotten() -> None:
-    waiting, _, idle, worker = paused()
-    assert idle.resume_paused(100.4) == 100.5
-    idle.notify_groups(waiting.deferred)
-    assert idle.next_to_ask(100.4) is None
-    assert idle.resume_paused(100.5) == math.inf
-    idle.pause_group(worker, 101.0)
-    waiting.remove_query(1)
-    assert idle.resume_paused(100.6) == math.inf
+    assert idle.next_to_ask() is None
