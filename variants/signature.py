@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -42,6 +43,26 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     if dtype is None:
         raise InvalidInputError.of("datatype", datatype, f"one of {', '.join(DTYPES)}")
     return dtype
+
+
+_SIZES_PER_DOUBLING: Final = 16
+
+
+def item_size(task: Task, tensors: Mapping[str, NDArray[Any]]) -> int:
+    """How many numbers an item of these checked tensors holds, rounded; 0 if none may differ."""
+    if not any(-1 in spec.shape[1:] for spec in task.inputs):
+        return 0
+    return round_size(sum(math.prod(array.shape[1:]) for array in tensors.values()))
+
+
+def round_size(size: int) -> int:
+    """The nearest of 16 sizes in each doubling, so that estimates of few sizes serve all.
+
+    It differs by 2.2 % at most.
+    """
+    step = round(_SIZES_PER_DOUBLING * math.log2(size))
+    rounded: float = 2.0 ** (step / _SIZES_PER_DOUBLING)
+    return round(rounded)
 
 
 def check_inputs(

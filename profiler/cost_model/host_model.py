@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel, PlacementFigures
 from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.placement_facts import describe_placements
+from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.campaign import BATCHES
@@ -46,12 +47,14 @@ class CostInputs:
     Attributes:
         measurements, pair_runs, predicted: see ``MeasuredCostModel``.
         learns: see ``ResidualSettings``.
+        sized: measurements at all sizes, see ``SizeModel``.
     """
 
     measurements: Sequence[Measurement]
     pair_runs: Sequence[PairRun] = ()
     predicted: Sequence[PlacementFigures] = ()
     learns: bool = True
+    sized: Sequence[Measurement] = ()
 
     def model(self) -> MeasuredCostModel:
         """Returns a new model that has observed nothing yet."""
@@ -60,6 +63,7 @@ class CostInputs:
             ResidualSettings(learns=self.learns),
             self.pair_runs,
             self.predicted,
+            SizeModel(self.sized) if self.sized else None,
         )
 
 
@@ -76,7 +80,7 @@ def cost_inputs_of(
     """Returns what is known of the catalog's variants on this host's device classes.
 
     Args:
-        registry: holds the pair runs and the facts of graphs.
+        registry: holds the pair runs, the measurements at all sizes and the facts of graphs.
         catalog: the variants.
         devices: device classes of this host.
         facts: facts of this host.
@@ -88,12 +92,12 @@ def cost_inputs_of(
         StoreError: the store cannot be read.
     """
     devices = list(devices)
-    pairs = PairRecords(registry.store)
-    pair_runs = [
-        run
-        for kind in sorted({device.kind for device in devices})
-        for run in pairs.current(facts.fingerprint_of(kind))
-    ]
+    kinds = sorted({device.kind for device in devices})
+    pairs, records = PairRecords(registry.store), Records(registry.store)
+    pair_runs = [run for kind in kinds for run in pairs.current(facts.fingerprint_of(kind))]
+    here = [row for kind in kinds for row in records.every_size(facts, kind)]
+    sized = [row for row in (*here, *measured) if row.elements > 0]
+    known = CostInputs(measured, pair_runs, learns=learns, sized=sized)
     rates: Mapping[str, DeviceRates] = {}
     if unmeasured:
         # ONNX is slow to import.
@@ -104,7 +108,7 @@ def cost_inputs_of(
         measured, catalog.variants, devices, unmeasured=unmeasured, benchmarked=rates
     )
     if not incomplete:
-        return CostInputs(measured, pair_runs, learns=learns)
+        return known
     # SciPy is slow to import, and only predictions need it.
     from modelless.profiler.cost_model.learned.prior import shipped_prior
     from modelless.profiler.cost_model.learned.unmeasured import predict_unmeasured
@@ -115,7 +119,7 @@ def cost_inputs_of(
     needed = incomplete.union(row.placement for row in measured)
     placements = {placement: one for placement, one in placements.items() if placement in needed}
     predicted = predict_unmeasured(shipped_prior(), placements, measured, BATCHES)
-    return CostInputs(measured, pair_runs, predicted, learns)
+    return replace(known, predicted=predicted)
 
 
 def find_gaps(

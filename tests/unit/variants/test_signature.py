@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.signature import DATATYPES, DTYPES, check_inputs, dtype_of
+from modelless.variants.signature import (
+    DATATYPES,
+    DTYPES,
+    check_inputs,
+    dtype_of,
+    item_size,
+    round_size,
+)
 from modelless.variants.vocabulary import Task, TensorSpec
 from tests.builders import TASK
 
@@ -157,3 +166,22 @@ def _time_s(tensors: dict[str, np.ndarray]) -> float:
     start = time.perf_counter()
     check_inputs(TASK, tensors)
     return time.perf_counter() - start
+
+
+def test_the_size_of_an_item_where_sizes_are_free() -> None:
+    specs = (TensorSpec("image", "FP32", (-1, 3, 48, -1)), TensorSpec("ids", "INT64", (-1, 2)))
+    free = Task("free", specs, TWO.outputs, "top-1")
+    tensors = {"image": np.zeros((5, 3, 48, 320)), "ids": np.zeros((5, 2))}
+    assert item_size(free, tensors) == pytest.approx(3 * 48 * 320 + 2, rel=0.022)
+    assert item_size(TWO, {"left": np.zeros((5, 2)), "right": np.zeros((5, 3))}) == 0
+
+
+@given(st.integers(1, 10**12))
+def test_few_sizes_stand_for_all(size: int) -> None:
+    rounded = round_size(size)
+    assert abs(rounded - size) <= 0.022 * size + 0.5
+    assert rounded >= 1
+
+
+def test_sixteen_sizes_in_a_doubling() -> None:
+    assert len({round_size(size) for size in range(1 << 12, 1 << 13)}) == 17
