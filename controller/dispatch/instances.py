@@ -153,7 +153,8 @@ def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
 
 
 _ANSWERS_KEPT = 4096
-_PREDICTIONS_KEPT = 1024  # of a scope, by items and size
+_ITEM_COUNTS_KEPT = 64  # of a scope
+_SIZES_KEPT = 1024  # of a scope, by items and size
 
 
 @dataclass(slots=True)
@@ -358,7 +359,7 @@ class ReadyInstances:
         known = table.by_items.get(key)
         if known is None:
             known = self._predict(table, *key)
-            if len(table.by_items) < _PREDICTIONS_KEPT:
+            if len(table.by_items) < (_SIZES_KEPT if size else _ITEM_COUNTS_KEPT):
                 table.by_items[key] = known
         return ReadyCandidates(
             table.placements,
