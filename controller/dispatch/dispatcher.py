@@ -210,7 +210,8 @@ class Dispatcher:
         self._workers.stop_batch(worker, batch, now_s, event.others_s)
         self._tenants.count_done(batch.work_us)
         self._learner.observe_batch(batch, event.busy_s)
-        effects = self._open.complete_batch(batch, worker, now_s, event.busy_s)
+        price_usd_per_s = self.instances.price_usd_per_s(batch.device_class)
+        effects = self._open.complete_batch(batch, worker, now_s, event.busy_s, price_usd_per_s)
         effects += self._release_worker(worker, now_s, event.others_s)
         if self._quarantine.check_slow(worker, batch, now_s - event.waited_s):
             return effects + self._update_worker_again(worker.worker_id, now_s)

@@ -234,7 +234,7 @@ class ReadyInstances:
         self.variants = variants
         self.cost_model = cost_model
         self.max_batch = max_batch
-        self._device_classes = device_classes
+        self._price_usd_per_s = {name: d.cost_usd(1.0) for name, d in device_classes.items()}
         self._reports: dict[str, WorkerReport] = {}
         self.worker_counts: Mapping[str, int] = MappingProxyType({})
         self._index: dict[str, int] = {}
@@ -258,6 +258,10 @@ class ReadyInstances:
     def load(self) -> Load:
         """The load that estimates are made for."""
         return self._load
+
+    def price_usd_per_s(self, device_class: str) -> float:
+        """Return the price of a second on a device class."""
+        return self._price_usd_per_s[device_class]
 
     def update_worker(self, report: WorkerReport) -> bool:
         """Update a worker by its report; return whether that changed anything."""
@@ -513,7 +517,7 @@ class ReadyInstances:
         return _ScopeTable(
             placements,
             column(self.variants[p.variant_id].accuracy.percent for p in placements),
-            column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
+            column(self._price_usd_per_s[p.device_class] for p in placements),
             column(nearest_s[number] for number in workers_of),
             np.array(workers_of, dtype=np.intp),
             np.array(holders, dtype=np.intp),

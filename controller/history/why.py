@@ -123,6 +123,8 @@ def _course(receipt: Mapping[str, Any]) -> str:
         if predicted:
             took += f", predicted {_ms(predicted)} ({observed / predicted - 1.0:+.0%})"
         parts.append(took)
+    if receipt.get("cost_usd") is not None:
+        parts.append(f"cost {receipt['cost_usd']:.3g} USD")
     if receipt["outcome"] == "served-late":
         parts.append("late")
     elif receipt["outcome"] in ("running", "cancelled"):
