@@ -66,7 +66,7 @@ class Receipt:
 
     @property
     def predicted_cost_usd(self) -> float | None:
-        """The price of the device time that the query takes alone, as predicted; None if unknown."""
+        """The price of the device time for the query alone, as predicted; None if unknown."""
         if self.candidates is None:
             return None
         row = self.row
