@@ -63,7 +63,7 @@ class CostInputs:
             ResidualSettings(learns=self.learns),
             self.pair_runs,
             self.predicted,
-            SizeModel(self.sized) if self.sized else None,
+            SizeModel(self.sized),
         )
 
 
