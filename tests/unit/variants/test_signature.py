@@ -17,6 +17,7 @@ from modelless.variants.signature import (
     check_inputs,
     dtype_of,
     item_size,
+    padded_size,
     round_size,
 )
 from modelless.variants.vocabulary import Task, TensorSpec
@@ -185,3 +186,45 @@ def test_few_sizes_stand_for_all(size: int) -> None:
 
 def test_sixteen_sizes_in_a_doubling() -> None:
     assert len({round_size(size) for size in range(1 << 12, 1 << 13)}) == 17
+
+
+PADDED = Task(
+    name="padded",
+    inputs=(TensorSpec("image", "UINT8", (-1, 2, -1, 3), "edge"),),
+    outputs=TWO.outputs,
+    accuracy_metric="top-1",
+)
+
+
+def test_free_sizes_are_padded_with_what_is_at_the_end() -> None:
+    image = picture(5, 2, 65, 3)
+    clean, items = check_inputs(PADDED, {"image": image})
+    assert (items, clean["image"].shape) == (5, (5, 2, 80, 3))
+    np.testing.assert_array_equal(clean["image"][:, :, :65], image)
+    assert (clean["image"][:, :, 65:] == image[:, :, 64:65]).all()
+    floats, _ = check_inputs(PADDED, {"image": image.astype(np.float32)})
+    np.testing.assert_array_equal(floats["image"], clean["image"])
+
+
+def test_free_sizes_are_padded_with_zeros() -> None:
+    spec = TensorSpec("ids", "INT64", (-1, -1), "zero")
+    task = Task("ids", (spec,), TWO.outputs, "top-1")
+    clean, _ = check_inputs(task, {"ids": np.full((1, 9), 7)})
+    assert clean["ids"].tolist() == [[7] * 9 + [0]]
+    assert item_size(task, clean) == 10
+
+
+def test_a_padded_size_is_not_copied() -> None:
+    image = picture(1, 2, 80, 3)
+    assert check_inputs(PADDED, {"image": image})[0]["image"] is image
+
+
+@given(st.integers(1, 10**9))
+def test_padding_adds_a_quarter_at_most(size: int) -> None:
+    padded = padded_size(size)
+    assert size <= padded <= 1.25 * size
+    assert padded_size(padded) == padded
+
+
+def test_four_padded_sizes_in_a_doubling() -> None:
+    assert {padded_size(size) for size in range(65, 129)} == {80, 96, 112, 128}
