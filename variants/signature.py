@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def check_inputs(
                     "Send them in several queries.",
                 )
         found = _clean(spec, array)
-        clean[spec.name] = _pad(spec, found) if spec.padding else found
+        clean[spec.name] = found if spec.padding is None else _pad(spec, found)
     return clean, items
 
 
@@ -139,8 +139,10 @@ def _pad(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     ]
     if not any(after for _, after in widths):
         return array
-    mode: Literal["edge", "constant"] = "edge" if spec.padding == "edge" else "constant"
-    return np.pad(array, [(0, 0), *widths], mode=mode)
+    if spec.padding == "edge":
+        return np.pad(array, [(0, 0), *widths], mode="edge")
+    value = array.dtype.type(spec.padding)
+    return np.pad(array, [(0, 0), *widths], constant_values=value)
 
 
 def padded_size(size: int) -> int:

@@ -97,6 +97,7 @@ class Receipt:
             "when_late": "serve" if query.serve_late else "refuse",
             "demoted": self.standing is not None and self.standing.demoted,
             "items": query.items,
+            "item_size": query.size or None,
             "outcome": self.outcome,
             "reason": self.reason.value if self.reason else None,
             "variant": self.variant_id or None,

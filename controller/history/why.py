@@ -67,6 +67,8 @@ def absences(receipt: Mapping[str, Any], entries: Iterable[Told], arrived: datet
 def words(receipt: Mapping[str, Any]) -> list[str]:
     """What was asked, what was decided and why, and what came of it: a line each."""
     limits = [f"{receipt['items']} item" + ("s" if receipt["items"] != 1 else "")]
+    if receipt.get("item_size"):
+        limits[0] += f" of about {receipt['item_size']:,} numbers"
     if receipt["latency_ms"] is not None:
         default = " (the server's default)" if receipt.get("is_default_latency") else ""
         limits.append(f"within {receipt['latency_ms']:g} ms{default}")

@@ -40,7 +40,7 @@ def task_of(row: TaskRow) -> Task:
 
 
 def _spec(fields: dict[str, Any]) -> TensorSpec:
-    padding = fields.get("padding", "")  # a task of before has none
+    padding = fields.get("padding")  # rows of older releases have none
     return TensorSpec(fields["name"], fields["datatype"], tuple(fields["shape"]), padding)
 
 

@@ -129,7 +129,7 @@ def test_a_task_says_how_its_items_may_be_padded(
     assert register(run, file, *ACCURACY, "--task-file", described, task=None).code == 0
     with closing(open_registry(home)) as registry:
         (task,) = registry.tasks()
-    assert [spec.padding for spec in (*task.inputs, *task.outputs)] == ["edge", ""]
+    assert [spec.padding for spec in (*task.inputs, *task.outputs)] == ["edge", None]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,10 @@ def test_the_task_must_be_said(run: Run, registered: Path, file: Path) -> None:
         (("[-1, 4]", "[1, 4]"), "-1 first"),
         (("[-1, 4]", "[-1, 0]"), "sizes from 1"),
         (("[-1, 4]", "[-1, 4], padding: edge"), "an input that leaves sizes free"),
-        (("[-1, -1, -1, 3]", "[-1, 2, 2, 3], padding: zero"), "inputs.image.padding: got 'zero'"),
-        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: harmless"), "'edge' or 'zero'"),
+        (("[-1, -1, -1, 3]", "[-1, 2, 2, 3], padding: edge"), "inputs.image.padding: got 'edge'"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: 256"), "'edge', or a value of UINT8"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: .nan"), "'edge', or a value of UINT8"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: harmless"), "padding"),
         (("name: pixels-2", "name: Pixels 2"), "task.name"),
         (("[black, red, green, blue]", "labels.txt"), "labels.txt"),
         (("[black, red, green, blue]", "[1, 2]"), "labels"),

@@ -51,6 +51,7 @@ def test_a_query_bound_on_arrival_is_predicted_for_its_size() -> None:
     receipt = world.dispatcher.receipt(wide)
     assert receipt is not None
     assert receipt.predicted_latency_s == pytest.approx(0.030)
+    assert receipt.explain()["item_size"] == 300
     assert [row["p50_ms"] for row in receipt.explain()["candidates"]] == pytest.approx(
         [30.0, 60.0, 120.0]
     )

@@ -41,6 +41,7 @@ def test_a_served_query_tells_all() -> None:
         "when_late": "refuse",
         "demoted": False,
         "items": 1,
+        "item_size": None,
         "outcome": "served",
         "reason": "most-accurate-feasible",
         "variant": FP32,

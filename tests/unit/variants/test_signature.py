@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -207,11 +208,18 @@ def test_free_sizes_are_padded_with_what_is_at_the_end() -> None:
 
 
 def test_free_sizes_are_padded_with_zeros() -> None:
-    spec = TensorSpec("ids", "INT64", (-1, -1), "zero")
+    spec = TensorSpec("ids", "INT64", (-1, -1), 0.0)
     task = Task("ids", (spec,), TWO.outputs, "top-1")
     clean, _ = check_inputs(task, {"ids": np.full((1, 9), 7)})
     assert clean["ids"].tolist() == [[7] * 9 + [0]]
     assert item_size(task, clean) == 10
+
+
+def test_free_sizes_are_padded_with_a_value() -> None:
+    task = Task("grey", (replace(PADDED.inputs[0], padding=127.0),), TWO.outputs, "top-1")
+    clean, _ = check_inputs(task, {"image": picture(1, 2, 9, 3)})
+    assert clean["image"].dtype == np.uint8
+    assert (clean["image"][:, :, 9:] == 127).all()
 
 
 def test_a_padded_size_is_not_copied() -> None:
