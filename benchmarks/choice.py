@@ -59,16 +59,20 @@ class SetCosts:
     def __init__(self, latency_s: dict[str, float]) -> None:
         self._latency_s = latency_s
 
-    def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
-        """See ``CostModel.estimate``; whatever the load."""
-        del load
+    def estimate(
+        self, placements: Sequence[Placement], batch: int, load: Load, size: int = 0
+    ) -> Estimates:
+        """See ``CostModel.estimate``; whatever the load and the size."""
+        del load, size
         one_s = np.array([self._latency_s[placement.variant_id] for placement in placements])
         p50_s = one_s * (0.3 + 0.7 * batch)
         return Estimates(p50_s, p50_s * 1.1, p50_s * 1.3, one_s * 1e9, one_s * 10.0)
 
-    def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
+    def observe(
+        self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
+    ) -> None:
         """Learns nothing."""
-        del placement, batch, load, latency_s
+        del placement, batch, load, latency_s, size
 
     def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
         """Nor anything of this."""

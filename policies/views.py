@@ -44,6 +44,9 @@ class QueryView(NamedTuple):
         demoted: whether the core serves it after all others of its priority, because it is late or
             beyond its tenant's fair share during overload.
         has_default_deadline: whether the client gave no deadline and got the server's.
+        size: numbers in one item's inputs together, as ``round_size`` rounds them, where the task
+            leaves sizes free; else 0. Queries of equal ``batch_key`` have equal sizes. Estimates
+            that a policy is given are for the size of the queries that it is given.
     """
 
     query_id: int
@@ -59,6 +62,7 @@ class QueryView(NamedTuple):
     serve_late: bool = False
     demoted: bool = False
     has_default_deadline: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

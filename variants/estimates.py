@@ -47,12 +47,19 @@ class Estimates:
 class CostModel(Protocol):
     """Predicts what a placement costs and learns from what it is told."""
 
-    def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
-        """Predict latency, memory and load time of each placement at ``batch`` items a batch."""
+    def estimate(
+        self, placements: Sequence[Placement], batch: int, load: Load, size: int = 0
+    ) -> Estimates:
+        """Predict latency, memory and load time of each placement at ``batch`` items a batch.
+
+        ``size``: numbers in one item's inputs together; 0 for items as they were profiled.
+        """
         ...
 
-    def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
-        """Learn that a batch took ``latency_s`` seconds."""
+    def observe(
+        self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
+    ) -> None:
+        """Learn that a batch of items of a size took ``latency_s`` seconds."""
         ...
 
     def doubt(self, placements: Sequence[Placement], at_s: float) -> None:

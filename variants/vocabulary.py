@@ -76,11 +76,14 @@ class TensorSpec:
         name: as clients write it.
         datatype: an Open Inference Protocol datatype: ``UINT8``, ``FP32``, ...
         shape: sizes; ``-1`` is free. The first axis counts items, so it is ``-1``.
+        padding: what items of free sizes are padded with at their ends, so that more of them share
+            a batch: a value, or ``edge`` for the last values again; None if they are not padded.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    padding: float | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

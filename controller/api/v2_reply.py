@@ -27,7 +27,8 @@ REPLY_PARAMETERS: Mapping[str, str] = {
     "observed_latency_ms": "latency observed, from arrival to reply",
     "accuracy": "accuracy of the variant, per cent",
     "accuracy_provenance": "how the accuracy is known: `measured`, `published` or `derived`",
-    "cost_usd": "price of the device time that the query took",
+    "cost_usd": "the query's share, by items, of the price of the device time that its batch took",
+    "predicted_cost_usd": "price of the device time for the query alone, as predicted",
     "receipt_id": "id of the receipt, the record of the decision",
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""

@@ -211,7 +211,8 @@ class Dispatcher:
         self._workers.stop_batch(worker, batch, now_s, event.others_s)
         self._tenants.count_done(batch.work_us)
         self._learner.observe_batch(batch, event.busy_s)
-        effects = self._open.complete_batch(batch, worker, now_s, event.busy_s)
+        price_usd_per_s = self.instances.price_usd_per_s(batch.device_class)
+        effects = self._open.complete_batch(batch, worker, now_s, event.busy_s, price_usd_per_s)
         effects += self._release_worker(worker, now_s, event.others_s)
         if self._quarantine.check_slow(worker, batch, now_s - event.waited_s):
             return effects + self._update_worker_again(worker.worker_id, now_s)
@@ -349,7 +350,9 @@ class Dispatcher:
             if base != query.scope:  # the version of the trial's arm is gone
                 receipt.standing = query._replace(scope=base)
                 return self._choose(receipt, now_s, late=late)
-        candidates = self.instances.candidates(query.scope, query.items, now_s, rank(query))
+        candidates = self.instances.candidates(
+            query.scope, query.items, now_s, rank(query), query.size
+        )
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
         if not is_served:  # the policy refuses queries that no load could serve
             is_held = self._pending.hold_query(query, now_s)
@@ -428,8 +431,8 @@ class Dispatcher:
     def _rechoose_late(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
         """Ask the policy again about bound queries that would miss their deadline if run now."""
         effects: list[DispatchEffect] = []
-        residents = self.instances.residents(worker.worker_id)
         for key, queue in list(worker.queues.items()):
+            residents = self.instances.residents(worker.worker_id, queue.first.size)
             late = self._open.receipts_of(find_late(queue, residents[key[1] or ""], now_s))
             late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
             for receipt in late:

@@ -94,6 +94,7 @@ def build_residents(
     cost_model: CostModel,
     load: Load,
     max_batch: int,
+    size: int,
 ) -> Mapping[str, ResidentView]:
     """Return the views of these variants on a device class, by id; read-only.
 
@@ -104,12 +105,13 @@ def build_residents(
         cost_model: predicts the latencies.
         load: the load to predict them for.
         max_batch: most items of a batch.
+        size: of an item, see ``QueryView.size``.
     """
     # The cost model looks a tuple up once for all batches.
     placements = tuple([Placement(variant.id, device_class) for variant in variants])
     p50_s, p99_s = [np.zeros(len(variants))], [np.zeros(len(variants))]
     for batch in range(1, max_batch + 1):
-        estimates = cost_model.estimate(placements, batch, load)
+        estimates = cost_model.estimate(placements, batch, load, size)
         p50_s.append(estimates.p50_s + hop_s)
         p99_s.append(estimates.p99_s + hop_s)
     columns = zip(variants, np.stack(p50_s, axis=1), np.stack(p99_s, axis=1), strict=True)
@@ -151,6 +153,8 @@ def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
 
 
 _ANSWERS_KEPT = 4096
+_ITEM_COUNTS_KEPT = 64  # of a scope
+_SIZES_KEPT = 1024  # of a scope, by items and size
 
 
 @dataclass(slots=True)
@@ -169,7 +173,7 @@ class _ScopeTable:
         detour_s: how much longer the hop to each holder is than to the nearest one of its set,
             shape (m,); None if all are 0.
         begins: where each set begins in ``holders``, shape (sets,).
-        by_items: predictions by the query's number of items.
+        by_items: predictions by the query's number of items and their size.
     """
 
     placements: tuple[Placement, ...]
@@ -180,7 +184,7 @@ class _ScopeTable:
     holders: NDArray[np.intp]
     detour_s: FloatArray | None
     begins: NDArray[np.intp]
-    by_items: dict[int, _Predicted] = field(default_factory=dict)
+    by_items: dict[tuple[int, int], _Predicted] = field(default_factory=dict)
 
     def free_at_s(self, backlogs: BacklogSnapshot, rank: int) -> FloatArray:
         """Return when the first worker of each row can begin a query of this rank, shape (n,)."""
@@ -230,17 +234,17 @@ class ReadyInstances:
         self.variants = variants
         self.cost_model = cost_model
         self.max_batch = max_batch
-        self._device_classes = device_classes
+        self._price_usd_per_s = {name: d.cost_usd(1.0) for name, d in device_classes.items()}
         self._reports: dict[str, WorkerReport] = {}
         self.worker_counts: Mapping[str, int] = MappingProxyType({})
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
         self.groups = WorkerGroups()
-        self._residents: dict[WorkerGroup, Mapping[str, ResidentView]] = {}
+        self._residents: dict[tuple[WorkerGroup, int], Mapping[str, ResidentView]] = {}
         self.groups_by_scope = GroupsByScope(self._find_groups, _ANSWERS_KEPT)
         self._best: dict[str, float] = {}  # by scope, the accuracy of its best ready variant
         self._holders: dict[Placement, _Holders] = {}
-        self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
+        self._loadable: dict[tuple[str, int], tuple[FloatArray, FloatArray]] = {}
         self._starting_s: Mapping[str, float] = {}
         self._backlogs = WorkerBacklogs(np.zeros(0))  # in the order of ``_index``
         self._load = Load()
@@ -254,6 +258,10 @@ class ReadyInstances:
     def load(self) -> Load:
         """The load that estimates are made for."""
         return self._load
+
+    def price_usd_per_s(self, device_class: str) -> float:
+        """Return the price of a second on a device class."""
+        return self._price_usd_per_s[device_class]
 
     def update_worker(self, report: WorkerReport) -> bool:
         """Update a worker by its report; return whether that changed anything."""
@@ -316,12 +324,15 @@ class ReadyInstances:
             starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
 
-    def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
-        """Return a worker's ready variants with their predicted latency by batch size."""
-        group = self.groups[worker_id]
-        known = self._residents.get(group)
+    def residents(self, worker_id: str, size: int = 0) -> Mapping[str, ResidentView]:
+        """Return a worker's ready variants with their predicted latency by batch size.
+
+        ``size``: of an item, see ``QueryView.size``.
+        """
+        key = self.groups[worker_id], size
+        known = self._residents.get(key)
         if known is None:
-            known = self._residents[group] = self._build_residents(group)
+            known = self._residents[key] = self._build_residents(*key)
         return known
 
     def is_served(self, scope: str) -> bool:
@@ -333,21 +344,27 @@ class ReadyInstances:
         serving = self.groups_by_scope[scope]
         return any(o in serving for name, o in self.groups.items() if name != worker_id)
 
-    def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
+    def candidates(
+        self, scope: str, items: int, now_s: float, rank: int = 0, size: int = 0
+    ) -> Candidates:
         """Return the candidates for a query of ``items`` items; no rows if nothing is ready.
 
-        ``rank``: the query's; what goes behind it does not keep it waiting.
+        Args:
+            scope, items, size: the query's.
+            now_s: the present.
+            rank: the query's; what goes behind it does not keep it waiting.
         """
         table = self._scopes.get(scope)
         if table is None:
             table = self._build_scope(scope)
             if table.placements:  # unknown scopes must not fill the cache
                 self._scopes[scope] = table
-        known = table.by_items.get(items)
+        key = items, size
+        known = table.by_items.get(key)
         if known is None:
-            known = self._predict(table, items)
-            if len(table.by_items) < 64:
-                table.by_items[items] = known
+            known = self._predict(table, *key)
+            if len(table.by_items) < (_SIZES_KEPT if size else _ITEM_COUNTS_KEPT):
+                table.by_items[key] = known
         return ReadyCandidates(
             table.placements,
             table.accuracy_percent,
@@ -374,7 +391,7 @@ class ReadyInstances:
         was not asked about such a query.
         """
         table = self._scopes.get(query.scope)
-        known = table.by_items.get(query.items) if table is not None else None
+        known = table.by_items.get((query.items, query.size)) if table is not None else None
         if table is None or known is None:
             return 0
         minimum = query.min_accuracy_percent
@@ -404,23 +421,24 @@ class ReadyInstances:
         The quickest to load and run of those that the query allows and that the device class of
         some worker, or of one that would be started for it, can run; inf if there are none.
         """
-        known = self._loadable.get(query.scope)
+        key = query.scope, query.size
+        known = self._loadable.get(key)
         if known is None:
-            known = self._find_loadable(query.scope)
+            known = self._find_loadable(*key)
             if len(self._loadable) < _ANSWERS_KEPT:
-                self._loadable[query.scope] = known
+                self._loadable[key] = known
         accuracy_percent, answer_s = known
         return float(
             answer_s.min(where=accuracy_percent >= query.min_accuracy_percent, initial=np.inf)
         )
 
-    def _find_loadable(self, scope: str) -> tuple[FloatArray, FloatArray]:
+    def _find_loadable(self, scope: str, size: int) -> tuple[FloatArray, FloatArray]:
         present = {report.device_class for report in self._reports.values()}
         classes = sorted(present | set(self._starting_s))
         start_s = [0.0 if name in present else self._starting_s[name] for name in classes]
         variants = [v for v in self.variants.values() if in_scope(v.id, scope)]
         placements = [Placement(variant.id, name) for variant in variants for name in classes]
-        estimates = self.cost_model.estimate(placements, 1, self._load)
+        estimates = self.cost_model.estimate(placements, 1, self._load, size)
         return (
             column(v.accuracy.percent for v in variants for _ in classes),
             np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf)
@@ -499,7 +517,7 @@ class ReadyInstances:
         return _ScopeTable(
             placements,
             column(self.variants[p.variant_id].accuracy.percent for p in placements),
-            column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
+            column(self._price_usd_per_s[p.device_class] for p in placements),
             column(nearest_s[number] for number in workers_of),
             np.array(workers_of, dtype=np.intp),
             np.array(holders, dtype=np.intp),
@@ -507,16 +525,16 @@ class ReadyInstances:
             np.cumsum([0, *sizes], dtype=np.intp)[:-1],
         )
 
-    def _predict(self, table: _ScopeTable, items: int) -> _Predicted:
-        raw = self.cost_model.estimate(table.placements, items, self._load)
+    def _predict(self, table: _ScopeTable, items: int, size: int) -> _Predicted:
+        raw = self.cost_model.estimate(table.placements, items, self._load, size)
         cost_usd = table.price_usd_per_s * raw.p50_s
         cost_usd.flags.writeable = False
         estimates = plus(raw, table.hop_s)
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
         return _Predicted(estimates, cost_usd, shortlist, {})
 
-    def _build_residents(self, group: WorkerGroup) -> Mapping[str, ResidentView]:
+    def _build_residents(self, group: WorkerGroup, size: int) -> Mapping[str, ResidentView]:
         held = [self.variants[name] for name in group.variant_ids if name in self.variants]
         return build_residents(
-            held, group.device_class, group.hop_s, self.cost_model, self._load, self.max_batch
+            held, group.device_class, group.hop_s, self.cost_model, self._load, self.max_batch, size
         )

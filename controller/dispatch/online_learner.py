@@ -34,7 +34,7 @@ class OnlineLearner:
         if cost_model is not self._taught:  # a new one, which has observed nothing yet
             self._taught, self._observed, self._renew_at = cost_model, 0, 1
         placement = Placement(batch.variant_id, batch.device_class)
-        cost_model.observe(placement, batch.items, instances.load, busy_s)
+        cost_model.observe(placement, batch.items, instances.load, busy_s, batch.size)
         self._observed += 1
         if self._observed == self._renew_at:
             self._renew_at *= 2

@@ -50,17 +50,22 @@ class OpenQueries:
         self._counters.count_unmet(query)
 
     def complete_batch(
-        self, batch: Batch, worker: Worker, now_s: float, busy_s: float
+        self, batch: Batch, worker: Worker, now_s: float, busy_s: float, price_usd_per_s: float
     ) -> list[DispatchEffect]:
-        """Close the queries of a batch that the worker served, but for cancelled ones."""
+        """Close the queries of a batch that the worker served, but for cancelled ones.
+
+        The batch took ``busy_s`` seconds of the device's time, which has a price.
+        """
         effects: list[DispatchEffect] = []
         batch_id, close, meters = batch.batch_id, self.by_id.pop, self._counters.meters
         meters.count_batch(batch.variant_id, worker.device_class, batch.items, busy_s)
+        item_usd = busy_s * price_usd_per_s / batch.items
         for query in batch.queries:
             query_id = query.query_id
             receipt = close(query_id, None)
             if receipt is not None:
                 latency_s = receipt.observed_latency_s = now_s - query.arrival_s
+                receipt.cost_usd = item_usd * query.items
                 asked = receipt.query
                 receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
                 self._receipts.add(receipt)

@@ -6,7 +6,6 @@ out, costs the queries that it was asked about, and no others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
-from modelless.policies.priorities import urgency
+from modelless.policies.priorities import heads, urgency
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
@@ -81,36 +80,46 @@ def ask_on_idle(
 
     If the queues' first queries differ in rank, the policy sees only the queues of the first rank,
     and those of the next rank only if it runs nothing of the first. So priorities hold across
-    queues, whatever the policy.
+    queues, whatever the policy. Within a rank it sees the queues of one size at a time, and the
+    worker's latencies for that size: the size of the most urgent query first.
     """
     group, groups_by_scope = worker.group, instances.groups_by_scope
-    residents = instances.residents(worker.worker_id)
-    lead_s = worker.lead_s if worker.is_ours else 0.0
-    counts = instances.worker_counts
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s, counts)
     if not waiting.is_mixed:
         shown = waiting.visible.find_views(group, groups_by_scope)
         if worker.queues:
             shown = [queue.view for queue in worker.queues.values()] + shown
         if not shown:
             return None
+        view = _view_of(worker, instances, shown[0].queries[0].size, max_batch)
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
     queues = [*worker.queues.values()]
     queues += [q for key, q in waiting.deferred.items() if group in groups_by_scope[key[0]]]
     if not queues:
         return None
-    ranks = {queue.rank for queue in queues}
-    decision: Run | Wait | PolicyFailure | None = None
-    until_s = math.inf
-    for rank in sorted(ranks):
-        shown = [queue.view for queue in queues if queue.rank == rank]
+    alike: dict[tuple[int, int], list[QueueView]] = {}
+    for queue in queues:
+        alike.setdefault((queue.rank, queue.first.size), []).append(queue.view)
+    waits: list[Wait] = []
+    filling_rank: int | None = None
+    for (own, size), shown in sorted(alike.items(), key=lambda item: min(heads(item[1]))):
+        if filling_rank is not None and own != filling_rank:
+            break  # what goes behind would be in its way
+        view = _view_of(worker, instances, size, max_batch)
         decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
         if not isinstance(decision, Wait) or decision.dropped:
             return decision
-        until_s = min(until_s, decision.until_s)
-        if decision.reason is Reason.FILLING_BATCH:  # what goes behind would be in its way
-            break
-    return Wait(decision.reason, until_s) if isinstance(decision, Wait) else decision
+        waits.append(decision)
+        if decision.reason is Reason.FILLING_BATCH:
+            filling_rank = own
+    return Wait(waits[-1].reason, min([wait.until_s for wait in waits]))
+
+
+def _view_of(worker: Worker, instances: ReadyInstances, size: int, max_batch: int) -> WorkerView:
+    """Return the worker with its latencies for items of a size."""
+    residents = instances.residents(worker.worker_id, size)
+    lead_s = worker.lead_s if worker.is_ours else 0.0
+    name, device_class = worker.worker_id, worker.device_class
+    return WorkerView(name, device_class, residents, max_batch, lead_s, instances.worker_counts)
 
 
 def _ask_on_idle(

@@ -41,6 +41,7 @@ class Batch:
         overdue_at_s: when it is given up.
         work_us: the least device time for its queries, microseconds; see ``tenants``.
         waited_s: how long the worker ran the batch before it, after it was handed over, seconds.
+        size: of its items, see ``QueryView.size``.
     """
 
     batch_id: int
@@ -54,6 +55,7 @@ class Batch:
     overdue_at_s: float
     work_us: int = 0
     waited_s: float = 0.0
+    size: int = 0
 
     @property
     def ends_s(self) -> float:
@@ -328,7 +330,8 @@ class WaitingQueries:
         deferred: queues that any worker may serve; none is empty.
         visible: the views of these for policies.
         held: queues of queries that wait for a load, which policies do not see; none is empty.
-        is_mixed: whether queries of several ranks came since the last time that none waited.
+        is_mixed: whether queries of several ranks, or sizes, came since the last time that none
+            waited.
         bound: the number of queries that are bound to a worker.
         place: returns the place of a query, by its id; None if it does not wait.
     """
@@ -340,7 +343,7 @@ class WaitingQueries:
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
         self.bound = 0
-        self._rank = 0  # of the first query since the last time that none waited
+        self._rank = self._size = 0  # of the first query since the last time that none waited
         self._places: dict[int, Place] = {}
         self.place = self._places.get
         self._all: dict[Queue, None] = {}
@@ -387,8 +390,8 @@ class WaitingQueries:
     ) -> Queue:
         own = query.demoted - 2 * query.priority
         if not self._places:
-            self._rank, self.is_mixed = own, False
-        elif own != self._rank:
+            self._rank, self._size, self.is_mixed = own, query.size, False
+        elif own != self._rank or query.size != self._size:
             self.is_mixed = True
         queue = queues.get(key)
         if queue is None:

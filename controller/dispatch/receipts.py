@@ -26,6 +26,8 @@ class Receipt:
         predicted_latency_s: from arrival to answer, the median, as predicted when it was bound.
         started_s: when it was last handed to a worker, on the driver's clock; NaN before.
         observed_latency_s: from arrival to answer; None until it is answered.
+        cost_usd: its share, by items, of the price of the device time that its batch took; None
+            until it is answered.
         batch_items: items of the batch that it ran in; 0 until it ran.
         attempts: how often it was handed to a worker.
         rebinds: how often the policy chose anew because the query would have been late.
@@ -45,6 +47,7 @@ class Receipt:
     predicted_latency_s: float = float("nan")
     started_s: float = float("nan")
     observed_latency_s: float | None = None
+    cost_usd: float | None = None
     batch_items: int = 0
     attempts: int = 0
     rebinds: int = 0
@@ -60,6 +63,16 @@ class Receipt:
         self.outcome = "running"
         self.batch_items = batch_items
         self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
+
+    @property
+    def predicted_cost_usd(self) -> float | None:
+        """The price of the device time for the query alone, as predicted; None if unknown."""
+        if self.candidates is None:
+            return None
+        row = self.row
+        if row is None:  # it was chosen when a worker fell idle
+            row = self.candidates.row_of(self.variant_id, self.device_class)
+        return None if row is None else _finite(float(self.candidates.cost_usd[row]))
 
     def give_back(self) -> None:
         """Note that the worker did not accept the query, which was no attempt."""
@@ -84,6 +97,7 @@ class Receipt:
             "when_late": "serve" if query.serve_late else "refuse",
             "demoted": self.standing is not None and self.standing.demoted,
             "items": query.items,
+            "item_size": query.size or None,
             "outcome": self.outcome,
             "reason": self.reason.value if self.reason else None,
             "variant": self.variant_id or None,
@@ -91,6 +105,8 @@ class Receipt:
             "worker": self.worker_id or None,
             "predicted_latency_ms": _ms(self.predicted_latency_s),
             "observed_latency_ms": _ms(self.observed_latency_s),
+            "predicted_cost_usd": self.predicted_cost_usd,
+            "cost_usd": self.cost_usd,
             "waited_ms": _ms(self.started_s - query.arrival_s),
             "batch_items": self.batch_items,
             "attempts": self.attempts,

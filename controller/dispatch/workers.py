@@ -169,7 +169,8 @@ class WorkerTable:
         receipt.worker_id = worker.worker_id
         finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
         receipt.predicted_latency_s = float(finish_s) - query.arrival_s
-        resident = self._instances.residents(worker.worker_id)[placement.variant_id]
+        residents = self._instances.residents(worker.worker_id, query.size)
+        resident = residents[placement.variant_id]
         service_s, work_us = resident.p50_s[query.items], self._instances.least_work_us(query)
         self._waiting.bind_query(query, worker, placement.variant_id, service_s, work_us)
         self.publish_backlog(worker)
@@ -207,7 +208,8 @@ class WorkerTable:
         places = [take(query.query_id) for query in run.queries]
         queries = tuple([place.query for place in places])
         items = sum([query.items for query in queries])
-        resident = self._instances.residents(worker.worker_id)[run.variant_id]
+        size = queries[0].size  # all are alike
+        resident = self._instances.residents(worker.worker_id, size)[run.variant_id]
         p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
         expected_s = p50_s if p50_s == p50_s else math.inf
         own = [receipts[query.query_id] for query in queries]
@@ -223,6 +225,7 @@ class WorkerTable:
             now_s + limits.suspect_factor * p99_s + limits.suspect_s if may_retry else math.inf,
             now_s + limits.overdue_factor * p99_s + limits.overdue_s,
             sum([place.work_us for place in places]),
+            size=size,
         )
         self._next_batch_id += 1
         self._batches[batch.batch_id] = worker

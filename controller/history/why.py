@@ -67,6 +67,8 @@ def absences(receipt: Mapping[str, Any], entries: Iterable[Told], arrived: datet
 def words(receipt: Mapping[str, Any]) -> list[str]:
     """What was asked, what was decided and why, and what came of it: a line each."""
     limits = [f"{receipt['items']} item" + ("s" if receipt["items"] != 1 else "")]
+    if receipt.get("item_size"):
+        limits[0] += f" of about {receipt['item_size']:,} numbers"
     if receipt["latency_ms"] is not None:
         default = " (the server's default)" if receipt.get("is_default_latency") else ""
         limits.append(f"within {receipt['latency_ms']:g} ms{default}")
@@ -123,6 +125,8 @@ def _course(receipt: Mapping[str, Any]) -> str:
         if predicted:
             took += f", predicted {_ms(predicted)} ({observed / predicted - 1.0:+.0%})"
         parts.append(took)
+    if receipt.get("cost_usd") is not None:
+        parts.append(f"cost {receipt['cost_usd']:.3g} USD")
     if receipt["outcome"] == "served-late":
         parts.append("late")
     elif receipt["outcome"] in ("running", "cancelled"):

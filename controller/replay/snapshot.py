@@ -39,6 +39,7 @@ class Snapshot(NamedTuple):
             "measurements": list(inputs.measurements),
             "pair_runs": list(inputs.pair_runs),
             "supposed": list(inputs.predicted),
+            "sized": list(inputs.sized),
         }
 
 
@@ -60,5 +61,6 @@ def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
             decode(tuple[PairRun, ...], document["pair_runs"]),
             decode(tuple[PredictedFigures, ...], document["supposed"]),
             settings.learn_online,
+            decode(tuple[Measurement, ...], document.get("sized", ())),
         ),
     )

@@ -73,7 +73,10 @@ class SimulatedCluster:
         self._recorder = recorder
         self._facts = {facts.variant_id: facts for facts in fleet.facts}
         classes = {name: list(facts.latency_s) for name, facts in self._facts.items()}
-        truth = Truth(fleet.measurements, classes, world.limits.max_batch, fleet.true_ratios)
+        max_batch = world.limits.max_batch
+        truth = self._truth = Truth(
+            fleet.measurements, classes, max_batch, fleet.true_ratios, fleet.sized
+        )
         self._settings = {device.name: device for device in world.devices}
         self.pools = tuple(map(_pool_of, world.devices))
         self._spreads = {name: truth.of_class(name) for name in self._settings}
@@ -198,6 +201,7 @@ class SimulatedCluster:
             ),
             hop_s,
             host or Host(),
+            self._truth,
             self._spreads[device.name],
             self._normals[worker_id],
             self._events.now_s,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from modelless.controller.device.machine import Device
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.sim.latencies import Normals, Spread
+from modelless.controller.sim.latencies import Normals, Spread, Truth
 from modelless.controller.sim.worlds.world import DeviceSettings
 from modelless.policies.views import WorkerState
+from modelless.variants.vocabulary import Placement
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,7 @@ class SimulatedBatch:
         neighbours: how many others on the host were busy when it arrived.
         settings: of the class that the worker was.
         cost_usd: what the device's time for it costs; known once it has run.
+        size: numbers in each of its items; 0 for items as they were profiled.
     """
 
     batch_id: int
@@ -48,6 +50,7 @@ class SimulatedBatch:
     neighbours: int
     settings: DeviceSettings
     cost_usd: float = 0.0
+    size: int = 0
 
     @property
     def busy_s(self) -> float:
@@ -66,7 +69,8 @@ class SimulatedWorker:
         device: decides what it holds, loads, frees and runs.
         one_way_s: from the gateway to it.
         host: shared with its neighbours.
-        spreads: latencies by variant id; at index b - 1 those of b items.
+        truth: what batches take.
+        spreads: of it, by variant id; at index b - 1 those of b items.
         normals: its own randomness.
         since_s: when it became one of its class.
         free_at_s: when the device has run all batches that arrived.
@@ -86,6 +90,7 @@ class SimulatedWorker:
     device: Device
     one_way_s: float
     host: Host
+    truth: Truth
     spreads: Mapping[str, Sequence[Spread]]
     normals: Normals
     since_s: float
@@ -123,7 +128,11 @@ class SimulatedWorker:
             self.host.busy += 1
         self.on_device += 1
         batch.neighbours = neighbours = self.host.busy - 1
-        spread = self.spreads[batch.variant_id][batch.items - 1]
+        if batch.size:
+            placement = Placement(batch.variant_id, self.settings.name)
+            spread = self.truth.at_size(placement, batch.items, batch.size)
+        else:
+            spread = self.spreads[batch.variant_id][batch.items - 1]
         busy_s = spread.at(self.normals()) * self.slowness
         if neighbours:
             busy_s *= 1.0 + self.settings.contention * neighbours

@@ -53,7 +53,9 @@ from modelless.policies.seams import (
 from modelless.policies.views import Pool, QueryView
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.variants.estimates import Load
+from modelless.variants.signature import round_size
 
 Progress = Callable[[float, int], None]
 """Called about once a simulated second with the time and the queries so far."""
@@ -115,7 +117,11 @@ class Engine:
             ReadyInstances(
                 fleet.variants,
                 fleet.device_classes,
-                MeasuredCostModel(fleet.measurements, ResidualSettings(learns=world.learn_online)),
+                MeasuredCostModel(
+                    fleet.measurements,
+                    ResidualSettings(learns=world.learn_online),
+                    sizes=SizeModel(fleet.sized),
+                ),
                 limits.max_batch,
             ),
             build_policy(SelectionPolicy, world.policies.selection, clairvoyant=True),
@@ -200,11 +206,13 @@ class Engine:
 
     def _arrive(self, query_id: int) -> None:
         """A query comes in at the gateway."""
-        arrival_s, task, client = self._asked[query_id]
+        arrival_s, task, client, size = self._asked[query_id]
         deadline_s = arrival_s + client.latency_s - client.delay_s
         # As ``QueryView(...)``, whose constructor is a Python function: half as long.
         told = (query_id, task, arrival_s, deadline_s, *client.limits)
         query = tuple.__new__(QueryView, told)
+        if size:
+            query = query._replace(size=round_size(size), batch_key=size)
         self._decide(QueryArrived(query))
 
     def _decide(self, event: DispatchEvent) -> None:
@@ -232,7 +240,8 @@ class Engine:
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
         batch_id, _, variant_id, query_ids = effect
         batch = (batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0)
-        self._cluster.send(SimulatedBatch(*batch, worker.settings))
+        size = asked[query_ids[0]].size
+        self._cluster.send(SimulatedBatch(*batch, worker.settings, size=size))
 
     def _batch_unsendable(self, batch_id: int) -> None:
         self._decide(BatchFailed(batch_id, worker_lost=True))

@@ -10,6 +10,7 @@ import numpy as np
 
 from modelless.controller.sim.randomness import stream
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -71,6 +72,7 @@ class Truth:
         classes: device classes by variant id.
         max_batch: the largest batch there will be.
         ratios: of what a batch takes to its profile, by variant id and class; default: 1.
+        sized: measurements at all sizes of items, where sizes differ.
     """
 
     def __init__(
@@ -79,8 +81,11 @@ class Truth:
         classes: Mapping[str, Sequence[str]],
         max_batch: int,
         ratios: Mapping[tuple[str, str], float],
+        sized: Sequence[Measurement] = (),
     ) -> None:
-        model = MeasuredCostModel(measurements)
+        model = self._model = MeasuredCostModel(measurements, sizes=SizeModel(sized))
+        self._ratios = ratios
+        self._at_size: dict[tuple[Placement, int, int], Spread] = {}
         placements = tuple(
             Placement(variant_id, name) for variant_id, names in classes.items() for name in names
         )
@@ -95,6 +100,17 @@ class Truth:
             for placement, quantiles in zip(placements, columns, strict=True):
                 key = (placement.variant_id, placement.device_class)
                 self._spreads[key].append(spread(*quantiles))
+
+    def at_size(self, placement: Placement, batch: int, size: int) -> Spread:
+        """What a batch of items of a size takes."""
+        key = placement, batch, size
+        found = self._at_size.get(key)
+        if found is None:
+            told = self._model.estimate((placement,), batch, Load(), size)
+            quantiles_s = np.array([told.p50_s[0], told.p90_s[0], told.p99_s[0]])
+            quantiles_s *= self._ratios.get((placement.variant_id, placement.device_class), 1.0)
+            found = self._at_size[key] = spread(*quantiles_s.tolist())
+        return found
 
     def of_class(self, device_class: str) -> dict[str, list[Spread]]:
         """By variant id, what runs on the class: at index b - 1 that of a batch of b items."""

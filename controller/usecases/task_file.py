@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelless.common.errors import InvalidInputError
@@ -29,11 +30,17 @@ class _Part(BaseModel):
 
 
 class TensorPart(_Part):
-    """One tensor of the signature; the first size counts items and is -1."""
+    """One tensor of the signature; the first size counts items and is -1.
+
+    Attributes:
+        padding: of an input with free sizes whose answers padding does not change; see
+            ``TensorSpec``.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     datatype: str
     shape: Annotated[list[int], Field(min_length=1, max_length=8)]
+    padding: Literal["edge"] | float | None = None
 
 
 class DecodingPart(_Part):
@@ -113,7 +120,24 @@ def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
         if part.shape[0] != -1 or any(size < 1 and size != -1 for size in part.shape):
             allowed = "-1 first, which counts items; then sizes from 1, or -1 for any"
             raise InvalidInputError.of(f"{name}.shape", part.shape, allowed)
-    return tuple(TensorSpec(part.name, part.datatype, tuple(part.shape)) for part in parts)
+        if part.padding is not None and (field == "outputs" or -1 not in part.shape[1:]):
+            allowed = "none, but for an input that leaves sizes free"
+            raise InvalidInputError.of(f"{name}.padding", part.padding, allowed)
+        if isinstance(part.padding, float) and not _fits(part.padding, part.datatype):
+            allowed = f"'edge', or a value of {part.datatype}"
+            raise InvalidInputError.of(f"{name}.padding", part.padding, allowed)
+    return tuple(
+        TensorSpec(part.name, part.datatype, tuple(part.shape), part.padding) for part in parts
+    )
+
+
+def _fits(value: float, datatype: str) -> bool:
+    """Whether a datatype has the value, nearly if it is one of floats."""
+    dtype = DTYPES[datatype]
+    if dtype.kind == "f":
+        return abs(value) <= float(np.finfo(dtype).max)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return value.is_integer() and least <= value <= most
 
 
 def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel, PlacementFigures
 from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.placement_facts import describe_placements
+from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.campaign import BATCHES
@@ -46,12 +47,14 @@ class CostInputs:
     Attributes:
         measurements, pair_runs, predicted: see ``MeasuredCostModel``.
         learns: see ``ResidualSettings``.
+        sized: measurements at all sizes, see ``SizeModel``.
     """
 
     measurements: Sequence[Measurement]
     pair_runs: Sequence[PairRun] = ()
     predicted: Sequence[PlacementFigures] = ()
     learns: bool = True
+    sized: Sequence[Measurement] = ()
 
     def is_predicted(self, placement: Placement, batch: int) -> bool:
         """Returns whether figures at a batch size lie outside what was measured."""
@@ -65,6 +68,7 @@ class CostInputs:
             ResidualSettings(learns=self.learns),
             self.pair_runs,
             self.predicted,
+            SizeModel(self.sized),
         )
 
 
@@ -81,7 +85,7 @@ def cost_inputs_of(
     """Returns what is known of the catalog's variants on this host's device classes.
 
     Args:
-        registry: holds the pair runs and the facts of graphs.
+        registry: holds the pair runs, the measurements at all sizes and the facts of graphs.
         catalog: the variants.
         devices: device classes of this host.
         facts: facts of this host.
@@ -93,12 +97,12 @@ def cost_inputs_of(
         StoreError: the store cannot be read.
     """
     devices = list(devices)
-    pairs = PairRecords(registry.store)
-    pair_runs = [
-        run
-        for kind in sorted({device.kind for device in devices})
-        for run in pairs.current(facts.fingerprint_of(kind))
-    ]
+    kinds = sorted({device.kind for device in devices})
+    pairs, records = PairRecords(registry.store), Records(registry.store)
+    pair_runs = [run for kind in kinds for run in pairs.current(facts.fingerprint_of(kind))]
+    here = [row for kind in kinds for row in records.every_size(facts, kind)]
+    sized = [row for row in (*here, *measured) if row.elements > 0]
+    known = CostInputs(measured, pair_runs, learns=learns, sized=sized)
     rates: Mapping[str, DeviceRates] = {}
     elsewhere: Sequence[Measurement] = ()
     if unmeasured:
@@ -112,7 +116,7 @@ def cost_inputs_of(
         measured, catalog.variants, devices, unmeasured=unmeasured, predictable=predictable
     )
     if not incomplete:
-        return CostInputs(measured, pair_runs, learns=learns)
+        return known
     # SciPy is slow to import, and only predictions need it.
     from modelless.profiler.cost_model.knowledge_base import read_knowledge_base
     from modelless.profiler.cost_model.learned.prior import shipped_prior
@@ -131,7 +135,7 @@ def cost_inputs_of(
         read_knowledge_base(registry, facts),
         elsewhere,
     )
-    return CostInputs(measured, pair_runs, predicted, learns)
+    return replace(known, predicted=predicted)
 
 
 def find_gaps(

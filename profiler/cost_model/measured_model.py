@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from modelless.profiler.cost_model.slowdowns import PairRun, fit_slowdowns, stre
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Estimates, Load
 from modelless.variants.vocabulary import Placement
+
+if TYPE_CHECKING:
+    from modelless.profiler.cost_model.size_model import SizeModel
 
 
 class BatchCurves:
@@ -68,8 +71,10 @@ FloatArray = NDArray[np.float64]
 
 # Rows of a table of figures; the three latency quantiles come before these.
 _MEMORY, _LOAD = 3, 4
-# Bounds of the caches: batches, sequences of placements, single placements, answers.
+# Bounds of the caches: tables, figures in the tables where sizes differ, sequences of placements,
+# single placements, answers.
 _TABLES_KEPT = 64
+_FIGURES_KEPT = 4_000_000
 _SEQUENCES_KEPT = 64
 _PLACEMENTS_KEPT = 100_000
 _ANSWERS_KEPT = 128
@@ -119,6 +124,9 @@ class MeasuredCostModel:
     is observed under each load; what placements of a device class have in common applies to the
     others, too (see ``Corrections``).
 
+    Where ``sizes`` knows a placement, its latency for items of a size is the size model's, and what
+    is observed is compared with that. So a correction, as 10 % slower, holds for all sizes alike.
+
     Answers are read-only arrays that calls may share. The model is not safe for use from several
     threads at once.
 
@@ -129,6 +137,7 @@ class MeasuredCostModel:
         pair_runs: pair runs of the same machine; they give the slowdown by busy neighbours before
             any is observed.
         predicted: figures of points that were not measured; a measurement is used before them.
+        sizes: latencies by the size of items; None where all items are alike.
     """
 
     def __init__(
@@ -137,6 +146,7 @@ class MeasuredCostModel:
         residuals: ResidualSettings | None = None,
         pair_runs: Iterable[PairRun] = (),
         predicted: Iterable[PlacementFigures] = (),
+        sizes: SizeModel | None = None,
     ) -> None:
         measured = best_points(measurements)
         points = _with_predicted(measured, predicted)
@@ -163,12 +173,21 @@ class MeasuredCostModel:
         self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
         self._unknown_count = 0  # observations of unknown placements
         self._known_factors: tuple[_Sequence, int, float, FloatArray] | None = None
-        self._tables: OrderedDict[int, FloatArray] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
+        self._sizes = sizes
+        self._sized_rows = [
+            (row, placement)
+            for row, placement in enumerate(self._placements)
+            if sizes is not None and sizes.sizes(*placement)
+        ]
+        self._tables_kept = _TABLES_KEPT
+        if self._sized_rows:
+            self._tables_kept = max(_FIGURES_KEPT // (5 * (self._unknown + 1)), _TABLES_KEPT)
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
-        self._answers: OrderedDict[tuple[int, int, float], tuple[_Sequence, int, Estimates]] = (
-            OrderedDict()
-        )
+        self._answers: OrderedDict[
+            tuple[int, int, float, int], tuple[_Sequence, int, Estimates]
+        ] = OrderedDict()
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -200,7 +219,9 @@ class MeasuredCostModel:
             if abs(math.log(factor := corrections.factor(row))) >= self._least_drift_log
         )
 
-    def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
+    def estimate(
+        self, placements: Sequence[Placement], batch: int, load: Load, size: int = 0
+    ) -> Estimates:
         """Returns estimates as ``CostModel.estimate`` says; fastest when the same tuple is asked
         again.
 
@@ -212,11 +233,11 @@ class MeasuredCostModel:
         sequence = self._sequence(placements)
         busy = load.busy_neighbours
         version = self._corrections.version
-        key = (id(sequence), batch, busy)
+        key = (id(sequence), batch, busy, size)
         known = self._answers.get(key)
         if known is not None and known[0] is sequence and known[1] == version:
             return known[2]
-        figures = self._table(batch).take(sequence.rows, axis=1)
+        figures = self._table(batch, size).take(sequence.rows, axis=1)
         latencies = figures[:_MEMORY]
         latencies *= self._factors(sequence, busy)
         np.maximum.accumulate(latencies, axis=0, out=latencies)
@@ -227,13 +248,15 @@ class MeasuredCostModel:
             self._answers[key] = (sequence, version, answer)
         return answer
 
-    def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
+    def observe(
+        self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
+    ) -> None:
         """Learn from one outcome, as ``CostModel.observe`` says; ignore implausible ones."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
             self._unknown_count += 1
             return
-        p50_s, p90_s, p99_s = self._table(batch)[:_MEMORY, row].tolist()
+        p50_s, p90_s, p99_s = self._table(batch, size)[:_MEMORY, row].tolist()
         self._corrections.observe(
             row, (p50_s, p90_s, p99_s), load.busy_neighbours, load.at_s, latency_s
         )
@@ -242,17 +265,32 @@ class MeasuredCostModel:
         """Note a refusal, as ``CostModel.doubt`` says; observations of these placements fade."""
         self._corrections.doubt(self._sequence(placements).rows, at_s)
 
-    def _table(self, batch: int) -> FloatArray:
+    def _table(self, batch: int, size: int) -> FloatArray:
         """Returns the uncorrected figures, shape (5, n + 1); the last column, unknown, is inf."""
-        table = self._tables.get(batch)
+        if size and not self._sized_rows:
+            size = 0
+        table = self._tables.get((batch, size))
         if table is None:
-            table = np.full((5, self._unknown + 1), np.inf)
-            for rows, latency, memory in self._curves:
-                table[:_MEMORY, rows] = latency.at(batch)
-                table[_MEMORY, rows] = memory.at(batch)[0]
-            table[_LOAD, : self._unknown] = self._load_s
-            _make_room(self._tables, _TABLES_KEPT)
-            self._tables[batch] = table
+            table = self._sized_table(batch, size) if size else self._profiled_table(batch)
+            _make_room(self._tables, self._tables_kept)
+            self._tables[batch, size] = table
+        return table
+
+    def _profiled_table(self, batch: int) -> FloatArray:
+        table = np.full((5, self._unknown + 1), np.inf)
+        for rows, latency, memory in self._curves:
+            table[:_MEMORY, rows] = latency.at(batch)
+            table[_MEMORY, rows] = memory.at(batch)[0]
+        table[_LOAD, : self._unknown] = self._load_s
+        return table
+
+    def _sized_table(self, batch: int, size: int) -> FloatArray:
+        table = self._table(batch, 0).copy()
+        for row, (variant_id, device_class) in self._sized_rows:
+            assert self._sizes is not None  # noqa: S101  (it has these rows)
+            found = self._sizes.estimate(variant_id, device_class, batch, size)
+            if found is not None:
+                table[:_MEMORY, row] = found.p50_s, found.p90_s, found.p99_s
         return table
 
     def _factors(self, sequence: _Sequence, busy_neighbours: float) -> FloatArray:

@@ -12,6 +12,8 @@ from modelless.profiler.cost_model.measured_model import BatchCurves, FloatArray
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import Placement
 
+_BATCHES_KEPT = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
@@ -84,10 +86,11 @@ class _SizeCurves:
         self.sizes = tuple(sorted(by_size))
         self._at = np.array(self.sizes, dtype=np.float64)
         self._curves = [_batch_curves(by_size[size]) for size in self.sizes]
+        self._by_batch: dict[int, FloatArray] = {}
 
     def at(self, batch: int, size: int) -> SizeEstimate:
         """The estimate, see ``SizeModel.estimate``."""
-        quantiles = np.maximum.accumulate([curve.at(batch)[:, 0] for curve in self._curves], axis=0)
+        quantiles = self._quantiles(batch)
         medians, at = quantiles[:, 0], self._at
         last = len(at) - 1
         right = int(np.searchsorted(at, size))
@@ -123,12 +126,22 @@ class _SizeCurves:
             float(value), float(low), float(high), p90, p99, is_extrapolated=not 0 < right <= last
         )
 
+    def _quantiles(self, batch: int) -> FloatArray:
+        """The quantiles at each measured size, shape (sizes, 3)."""
+        known = self._by_batch.get(batch)
+        if known is None:
+            at_sizes = [curve.at(batch)[:, 0] for curve in self._curves]
+            known = np.maximum.accumulate(at_sizes, axis=0)
+            if len(self._by_batch) < _BATCHES_KEPT:
+                self._by_batch[batch] = known
+        return known
+
     @cached_property
     def _error(self) -> float:
         """The largest relative error of an interior size, from its neighbours, at one item."""
         if len(self.sizes) < 3:
             return float("inf")
-        medians = np.maximum.accumulate([curve.at(1)[0, 0] for curve in self._curves])
+        medians = self._quantiles(1)[:, 0]
         inner = slice(1, -1)
         share = (self._at[inner] - self._at[:-2]) / (self._at[2:] - self._at[:-2])
         predicted = medians[:-2] + share * (medians[2:] - medians[:-2])

@@ -40,7 +40,8 @@ def task_of(row: TaskRow) -> Task:
 
 
 def _spec(fields: dict[str, Any]) -> TensorSpec:
-    return TensorSpec(fields["name"], fields["datatype"], tuple(fields["shape"]))
+    padding = fields.get("padding")  # rows of older releases have none
+    return TensorSpec(fields["name"], fields["datatype"], tuple(fields["shape"]), padding)
 
 
 def model_of(row: ModelRow) -> Model:

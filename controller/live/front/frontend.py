@@ -55,7 +55,7 @@ from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Catalog, Scope
-from modelless.variants.signature import check_inputs
+from modelless.variants.signature import check_inputs, item_size
 
 logger = logging.getLogger(__name__)
 
@@ -377,6 +377,7 @@ class V2Frontend:
             tenant=tenant,
             serve_late=slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
+            size=item_size(scope.task, read.tensors),
         )
         self._open[query.query_id] = _Open(
             request, scope, found.name, read.tensors, respond, _owner(key)

@@ -28,13 +28,6 @@ def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> d
         accuracy: the accuracy of the variant that served it.
         receipt_id: the receipt's id for clients.
     """
-    cost_usd = None
-    if receipt.candidates is not None:
-        row = receipt.row
-        if row is None:  # it was chosen when a worker fell idle
-            row = receipt.candidates.row_of(receipt.variant_id, receipt.device_class)
-        if row is not None:
-            cost_usd = float(receipt.candidates.cost_usd[row])
     parameters = {
         "variant": receipt.variant_id,
         "device": receipt.device_class,
@@ -44,9 +37,8 @@ def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> d
         "accuracy_provenance": accuracy.provenance.value,
         "receipt_id": receipt_id,
     }
-    if cost_usd is not None:
-        parameters["cost_usd"] = cost_usd
-    return parameters
+    costs = {"cost_usd": receipt.cost_usd, "predicted_cost_usd": receipt.predicted_cost_usd}
+    return parameters | {name: usd for name, usd in costs.items() if usd is not None}
 
 
 def error_of(refusal: Refuse) -> ModellessError:

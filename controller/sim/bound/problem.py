@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.bound.device_work import capacity, cut_times, fastest, hand_over
 from modelless.controller.sim.bound.memory import Stock, serve_from, stock_of
@@ -88,8 +89,16 @@ class Optimum(NamedTuple):
 
 
 def arrivals_by_kind(file: WorldFile, seed: int) -> tuple[dict[Kind, FloatArray], int]:
-    """When queries leave clients that are not cut off then, by kind; and how many all are."""
+    """When queries leave clients that are not cut off then, by kind; and how many all are.
+
+    Raises:
+        InvalidInputError: items of a stream differ in size; a bound for one size would not hold.
+    """
     world = file.world
+    for number, settings in enumerate(world.queries):
+        if settings.sizes is not None:
+            place = f"queries.{number}.sizes"
+            raise InvalidInputError.of(place, settings.sizes, "none, where a bound is asked for")
     cuts = {stream.site: cut_times(world, stream.site) for stream in world.queries if stream.site}
     found: dict[Kind, array[float]] = {}
     total = 0

@@ -16,6 +16,9 @@ def measurement(
     quantiles_s: tuple[float, float, float],
     memory_bytes: float,
     load_s: float,
+    size: int = 0,
+    *,
+    is_typical: bool = True,
 ) -> Measurement:
     """What a world says of a placement at one batch; nobody measured it here.
 
@@ -25,6 +28,8 @@ def measurement(
         quantiles_s: p50, p90, p99 of the whole batch, seconds.
         memory_bytes: when loaded.
         load_s: from disk to warm.
+        size: numbers in an item; 0 where all items are alike.
+        is_typical: see ``Measurement``.
     """
     p50_s, p90_s, p99_s = quantiles_s
     return Measurement(
@@ -46,4 +51,6 @@ def measurement(
         noise=0.0,
         measured_at=_WHEN,
         fingerprint="world",
+        shape=f"item={size}" if size else "",
+        is_typical=is_typical,
     )

@@ -53,6 +53,7 @@ class Fleet:
         variants: by id.
         device_classes: by name.
         measurements: what both the devices and the cost model are made of.
+        sized: the same at all sizes of items, where sizes differ; see ``SizeModel``.
         facts: for the planner; memory is that of a batch of ``limits.max_batch``.
         true_ratios: what a batch really takes over what was measured, by variant id and class;
             1 where there is none.
@@ -63,6 +64,7 @@ class Fleet:
     measurements: Sequence[Measurement]
     facts: tuple[VariantFacts, ...]
     true_ratios: Mapping[tuple[str, str], float]
+    sized: Sequence[Measurement] = ()
 
 
 def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
@@ -109,10 +111,12 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
                     for device, ratio in written.true_ratios.items():
                         true_ratios[variant.id, device] = ratio
             _check_size(number, len(variants), len(measurements), world)
+    sized = [point for point in measurements if point.elements > 0]
+    measurements = [point for point in measurements if point.is_typical]
     facts = _facts(variants, list(classes), measurements, world.limits.max_batch)
     _check(world, facts, classes)
     _check_faults(world, variants)
-    return Fleet(variants, classes, measurements, facts, true_ratios)
+    return Fleet(variants, classes, measurements, facts, true_ratios, sized)
 
 
 def _task(
@@ -147,15 +151,21 @@ def _written(
         check_name(f"variants.{number}.model", written.model)
         variant = plain_variant(task, written.model, written.name, written.accuracy)
         variants.append(variant)
-        measured: set[tuple[str, int]] = set()
+        sizes = sorted({point.size for point in written.points})
+        if len(sizes) > 1 and sizes[0] == 0:
+            raise InvalidInputError.of(
+                f"variants.{number}.points: size", sizes, "of all or of none"
+            )
+        typical = sizes[len(sizes) // 2]
+        measured: set[tuple[str, int, int]] = set()
         for place, point in enumerate(written.points):
-            if (point.device, point.batch) in measured:
+            if (point.device, point.batch, point.size) in measured:
                 raise InvalidInputError.of(
                     f"variants.{number}.points.{place}",
                     f"batch {point.batch} on {point.device} again",
-                    "each batch once a device",
+                    "each batch once a device, and a size",
                 )
-            measured.add((point.device, point.batch))
+            measured.add((point.device, point.batch, point.size))
             if point.device not in names:
                 raise InvalidInputError.of(
                     f"variants.{number}.points.{place}.device", point.device, ", ".join(names)
@@ -178,10 +188,12 @@ def _written(
                     (point.p50_ms / 1e3, p90_ms / 1e3, p99_ms / 1e3),
                     written.memory_mib * MIB,
                     written.load_s,
+                    point.size,
+                    is_typical=point.size == typical,
                 )
             )
         for device in written.true_ratios:
-            if device not in {name for name, _ in measured}:
+            if device not in {name for name, _, _ in measured}:
                 raise InvalidInputError.of(
                     f"variants.{number}.true_ratios", device, "device classes of its points"
                 )

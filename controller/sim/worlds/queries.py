@@ -20,6 +20,22 @@ class PopularitySettings(Section):
     )
 
 
+class SizesSettings(Section):
+    """Items of different sizes: log-uniform from least to most, rounded to multiples of a step."""
+
+    least: int = Field(ge=1, le=10**9, description="numbers in the smallest item")
+    most: int = Field(ge=1, le=10**9, description="numbers in the largest item")
+    step: int = Field(
+        1, ge=1, le=10**9, description="sizes are multiples of it; only equal ones share a batch"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> SizesSettings:
+        if not self.step <= self.least <= self.most:
+            raise ValueError("step, least and most must be in ascending order")
+        return self
+
+
 class QueriesSettings(Section):
     """A stream of queries."""
 
@@ -30,6 +46,9 @@ class QueriesSettings(Section):
     )
     slos: tuple[SloSettings, ...] = Field(
         (SloSettings(),), min_length=1, description="the mix of clients"
+    )
+    sizes: SizesSettings | None = Field(
+        None, description="of the items; default: as the variants were profiled"
     )
     site: str | None = Field(None, description="where they are; default: at the gateway")
     rate_scale: float = Field(1.0, gt=0, le=1e6, description="multiplies the rate")

@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.worlds.arrivals import Recorded, SloSettings
-from modelless.controller.sim.worlds.queries import PopularitySettings, QueriesSettings
+from modelless.controller.sim.worlds.queries import (
+    PopularitySettings,
+    QueriesSettings,
+    SizesSettings,
+)
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.views import QueryView
 
@@ -41,11 +45,12 @@ class Client(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A query as it leaves its client."""
+    """A query as it leaves its client; ``size``: numbers in an item, 0 for a profiled one."""
 
     arrival_s: float
     task: str
     client: Client
+    size: int = 0
 
 
 def queries(file: WorldFile, seed: int) -> Iterator[Asked]:
@@ -82,6 +87,7 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     picks = _picks([slo.weight for slo in settings.slos], stream(seed, place, "slo"))
     tasks = _tasks_of(settings, world.task_names)
     popularity = Popularity(settings.popularity, len(tasks), seed, place)
+    sizes = _sizes(settings.sizes, stream(seed, place, "sizes"))
     start_s, time_scale = settings.start_s, settings.time_scale
     end_s = inf if world.duration_s is None else world.duration_s
     known = set(tasks)
@@ -112,7 +118,8 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
             if now_s >= end_s:
                 return
             # A named tuple's own constructor is a Python function: this takes half as long.
-            yield tuple.__new__(Asked, (now_s, task, client or clients[next(picks)]))
+            found = client or clients[next(picks)]
+            yield tuple.__new__(Asked, (now_s, task, found, next(sizes)))
     except InvalidInputError as error:
         raise InvalidInputError(f"{place}.arrivals: {error}") from None
 
@@ -156,6 +163,17 @@ def _picks(weights: Sequence[float], rng: np.random.Generator) -> Iterator[int]:
             continue
         drawn = np.searchsorted(cumulated, rng.random(_BLOCK), side="right")
         yield from np.minimum(drawn, last).tolist()
+
+
+def _sizes(settings: SizesSettings | None, rng: np.random.Generator) -> Iterator[int]:
+    """Sizes of items, for ever."""
+    while True:
+        if settings is None:
+            yield 0
+            continue
+        logs = rng.uniform(np.log(settings.least), np.log(settings.most), _BLOCK)
+        multiples = np.rint(np.exp(logs) / settings.step).astype(np.int64)
+        yield from (np.maximum(multiples, 1) * settings.step).tolist()
 
 
 class Popularity:

@@ -38,6 +38,9 @@ class PointSettings(Section):
 
     device: str = Field(description="device class")
     batch: int = Field(1, ge=1, le=1024, description="items in the batch")
+    size: int = Field(
+        0, ge=0, le=10**9, description="numbers in an item, of all points or of none; see sizes"
+    )
     p50_ms: float = Field(gt=0, description="median latency of the whole batch")
     p90_ms: float | None = Field(None, gt=0, description="default: p50 x tail.p90_ratio")
     p99_ms: float | None = Field(None, gt=0, description="default: p50 x tail.p99_ratio")

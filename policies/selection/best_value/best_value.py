@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +142,7 @@ class BestValue(SelectionPolicy):
         self._fleet = Fleet()
         self._shares: dict[tuple[Kind, Pool], float] = {}
         self._shared_out_s = -math.inf
-        self._ready: dict[tuple[str, int], _Ready] = {}
+        self._ready: dict[tuple[str, int, int], _Ready] = {}
         # Caches, by what they are made of.
         self._able: dict[tuple[Menu, float, float, int], tuple[_Ready | None, _Able]] = {}
         self._later: dict[tuple[Menu, int, int], tuple[float, Later]] = {}
@@ -169,7 +169,7 @@ class BestValue(SelectionPolicy):
 
     def _least_s(self, query: QueryView, candidates: Candidates) -> float:
         """Returns the least median latency of the placements that meet its other limits."""
-        key = (query.scope, query.items)
+        key = (query.scope, query.items, query.size)
         ready = self._ready.get(key)
         if ready is None or ready.candidates.estimates is not candidates.estimates:
             if len(self._ready) >= _KEPT:
@@ -221,7 +221,7 @@ class BestValue(SelectionPolicy):
         dropped: list[QueryView],
     ) -> Batch | None:
         """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve."""
-        menu = pool.menu(worker, scope)
+        menu = pool.menu(worker, scope, queued[0].size)
         if not menu.variant_ids:
             return None
         first, fillers = _by_rank(queued)
@@ -276,11 +276,13 @@ class BestValue(SelectionPolicy):
             if batch is not None and (best is None or batch.gain > best.gain):
                 best = batch
         if best is not None and fillers:
-            return self._fill(worker, pool, menu, best, fillers, now_s)
+            members = {query.query_id for query in best.queries}
+            others = [query for query in queries if query.query_id not in members]
+            return self._fill(worker, pool, menu, best, others, fillers, now_s)
         return best
 
     def _able_to_serve(self, worker: WorkerView, menu: Menu, query: QueryView) -> _Able:
-        ready = self._ready.get((query.scope, query.items))
+        ready = self._ready.get((query.scope, query.items, query.size))
         key = (menu, query.min_accuracy_percent, query.max_cost_usd, query.items)
         known = self._able.get(key)
         if known is not None and known[0] is ready:
@@ -329,12 +331,14 @@ class BestValue(SelectionPolicy):
         pool: Pool,
         menu: Menu,
         batch: Batch,
+        others: Sequence[QueryView],
         fillers: Sequence[QueryView],
         now_s: float,
     ) -> Batch:
         """Adds queries of lower ranks for which the batch has room while all are in time.
 
         Each must be worth more than what its time costs the higher priorities that will come.
+        ``others`` are of the first rank, and go before ``fillers``.
         """
         row = menu.variant_ids.index(batch.variant_id)
         higher = pool.higher.get(fillers[0].priority)
@@ -345,7 +349,7 @@ class BestValue(SelectionPolicy):
         queries = list(batch.queries)
         items = sum([query.items for query in queries])
         deadline_s = min([query.deadline_s for query in queries])
-        for query in islice(fillers, menu.most):
+        for query in islice(chain(others, fillers), 2 * menu.most):
             more = items + query.items
             if more > menu.most or not self._able_to_serve(worker, menu, query).mask >> row & 1:
                 continue
@@ -364,7 +368,7 @@ class BestValue(SelectionPolicy):
         """Finds the price of the pool's time, and the higher priorities to expect there."""
         pool.priced_s = now_s
         for queue in queues:
-            pool.menu(worker, queue.scope)
+            pool.menu(worker, queue.scope, queue.queries[0].size)
         rates = self._rates.per_s(now_s)
         if now_s - self._shared_out_s >= _SHARED_OUT_EVERY_S:
             self._shared_out_s = now_s
@@ -372,7 +376,7 @@ class BestValue(SelectionPolicy):
         here = {
             kind: rate * self._shares.get((kind, pool), 1.0)
             for kind, rate in rates.items()
-            if kind.scope in pool.menus
+            if (kind.scope, kind.size) in pool.menus
         }
         scopes = {kind.scope for kind in here}
         # With w workers and q queues, a query waits q / w times as long as batches run.
@@ -386,7 +390,10 @@ class BestValue(SelectionPolicy):
                     share = self._shares.get((kind, pool), 1.0)
                     left_s = max(query.deadline_s - now_s, self._reprice_s)
                     demand[kind] += every * share / left_s
-        offers = {kind: self._offer(kind, pool.menus[kind.scope], latency_share) for kind in here}
+        offers = {
+            kind: self._offer(kind, pool.menus[kind.scope, kind.size], latency_share)
+            for kind in here
+        }
         pool.price = price_of_time(
             [(rate, offers[kind]) for kind, rate in demand.items()],
             self._miss_points,
@@ -405,7 +412,7 @@ class BestValue(SelectionPolicy):
         work_s = np.full((len(rates), len(pools)), np.inf)
         for row, (kind, rate) in enumerate(rates.items()):
             for column, pool in enumerate(pools):
-                menu = pool.menus.get(kind.scope)
+                menu = pool.menus.get((kind.scope, kind.size))
                 if menu is not None:
                     least_s = self._offer(kind, menu, latency_share).query_s.min(initial=np.inf)
                     work_s[row, column] = rate * least_s

@@ -33,13 +33,13 @@ class Pool:
     """The workers of one device class that hold the same variants.
 
     Attributes:
-        menus: the last menu by scope, of the scopes for which menus were asked.
+        menus: the last menu by scope and size of items, of those for which menus were asked.
         price: points that a second of a worker is worth.
         priced_s: when the price was found.
         higher: the queries to expect of each priority and of those above it.
     """
 
-    menus: dict[str, Menu] = field(default_factory=dict)
+    menus: dict[tuple[str, int], Menu] = field(default_factory=dict)
     price: float = 0.0
     priced_s: float = -math.inf
     higher: dict[int, Higher] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Pool:
         """Returns whether it holds a variant of the scope."""
         return any(in_scope(name, scope) for name in self._variants)
 
-    def menu(self, worker: WorkerView, scope: str) -> Menu:
-        """Returns what a worker of the pool offers for a scope."""
+    def menu(self, worker: WorkerView, scope: str, size: int) -> Menu:
+        """Returns what a worker of the pool offers for a scope and items of a size."""
         residents = worker.residents  # a new object whenever estimates change
         known = self._made.get((id(residents), scope))
         if known is None or known[0] is not residents:
@@ -68,7 +68,7 @@ class Pool:
             held = [residents[name] for name in sorted(self._variants) if in_scope(name, scope)]
             known = residents, make_menu(held, worker.max_batch, worker.lead_s)
             self._made[id(residents), scope] = known
-            self.menus[scope] = known[1]
+            self.menus[scope, size] = known[1]
         return known[1]
 
     def next_idle_s(self, without: str, now_s: float) -> float:

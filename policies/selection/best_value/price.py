@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     """Queries that ask for about the same.
 
     Attributes:
-        scope, items, priority: as in ``QueryView``.
+        scope, items, priority, size: as in ``QueryView``.
         min_accuracy_percent: rounded down to a multiple of 2.
         limit_s: from arrival to deadline, rounded to a half-integer power of the square root of 2.
     """
@@ -44,21 +44,27 @@ class Kind(NamedTuple):
     limit_s: float
     items: int
     priority: int
+    size: int = 0
 
 
 def kind_of(query: QueryView) -> Kind:
     """Returns the kind of a query."""
     limit_s = query.deadline_s - query.arrival_s
-    return _kind(query.scope, query.min_accuracy_percent, limit_s, query.items, query.priority)
+    exact = Kind(
+        query.scope, query.min_accuracy_percent, limit_s, query.items, query.priority, query.size
+    )
+    return _rounded(exact)
 
 
 @lru_cache(maxsize=4096)
-def _kind(scope: str, accuracy: float, limit_s: float, items: int, priority: int) -> Kind:
+def _rounded(kind: Kind) -> Kind:
+    limit_s = kind.limit_s
     if 0.0 < limit_s < math.inf:
         # Rounded first: the difference of two times far from 0 is not exact.
         step = math.floor(math.log(round(limit_s, 4) or limit_s, _LIMIT_STEP)) + 0.5
         limit_s = _LIMIT_STEP**step
-    return Kind(scope, accuracy // _ACCURACY_STEP * _ACCURACY_STEP, limit_s, items, priority)
+    accuracy_percent = kind.min_accuracy_percent // _ACCURACY_STEP * _ACCURACY_STEP
+    return kind._replace(min_accuracy_percent=accuracy_percent, limit_s=limit_s)
 
 
 class Rates:

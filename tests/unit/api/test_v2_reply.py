@@ -41,6 +41,7 @@ SAID = {
     "accuracy": 74.4,
     "accuracy_provenance": "published",
     "cost_usd": 1.5e-6,
+    "predicted_cost_usd": 1.4e-6,
     "receipt_id": "r-1",
 }
 

@@ -121,6 +121,17 @@ def test_a_task_can_be_described_in_a_file(
     assert (ran.code, "pixels-2" in ran.err) == (2, True)
 
 
+def test_a_task_says_how_its_items_may_be_padded(
+    run: Run, home: Path, file: Path, tmp_path: Path
+) -> None:
+    described = tmp_path / "task.yaml"
+    described.write_text(TASK_FILE.replace("-1, 3]", "-1, 3], padding: edge"))
+    assert register(run, file, *ACCURACY, "--task-file", described, task=None).code == 0
+    with closing(open_registry(home)) as registry:
+        (task,) = registry.tasks()
+    assert [spec.padding for spec in (*task.inputs, *task.outputs)] == ["edge", None]
+
+
 @pytest.mark.parametrize(
     ("content", "words", "code", "said"),
     [
@@ -173,6 +184,11 @@ def test_the_task_must_be_said(run: Run, registered: Path, file: Path) -> None:
         (("UINT8", "UINT9"), "UINT9"),
         (("[-1, 4]", "[1, 4]"), "-1 first"),
         (("[-1, 4]", "[-1, 0]"), "sizes from 1"),
+        (("[-1, 4]", "[-1, 4], padding: edge"), "an input that leaves sizes free"),
+        (("[-1, -1, -1, 3]", "[-1, 2, 2, 3], padding: edge"), "inputs.image.padding: got 'edge'"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: 256"), "'edge', or a value of UINT8"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: .nan"), "'edge', or a value of UINT8"),
+        (("[-1, -1, -1, 3]", "[-1, -1, -1, 3], padding: harmless"), "padding"),
         (("name: pixels-2", "name: Pixels 2"), "task.name"),
         (("[black, red, green, blue]", "labels.txt"), "labels.txt"),
         (("[black, red, green, blue]", "[1, 2]"), "labels"),

@@ -96,9 +96,11 @@ class Life:
         options = sorted(options) if isinstance(options, (set, dict)) else list(options)  # type: ignore[call-overload]
         return options[int(self.rng.integers(len(options)))]
 
-    def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
+    def candidates(
+        self, scope: str, items: int, now_s: float, rank: int = 0, size: int = 0
+    ) -> Candidates:
         """What the instances offers; counts how often that is nothing."""
-        found = self.look(scope, items, now_s, rank)
+        found = self.look(scope, items, now_s, rank, size)
         self.found_nothing += not found.placements
         return found
 
@@ -106,6 +108,7 @@ class Life:
 
     def ask(self) -> None:
         for _ in range(int(self.rng.integers(1, 5))):
+            batch_key = str(self.one_of("aab"))
             self.world.ask(
                 scope=self.one_of(["imagenet"] * 4 + ["imagenet/lite0", "fashion", "nothing"]),
                 latency_ms=self.one_of([None, 1.0, 15.0, 30.0, 60.0, 120.0, 500.0]),
@@ -113,7 +116,8 @@ class Life:
                 max_cost_usd=self.one_of([np.inf, np.inf, np.inf, 3e-7, 1e-12]),
                 priority=int(self.one_of([0, 0, 0, 5])),  # type: ignore[call-overload]
                 items=int(self.one_of([1, 1, 1, 2, 4, 0, 5])),  # type: ignore[call-overload]
-                batch_key=self.one_of("aab"),
+                batch_key=batch_key,
+                size={"a": 0, "b": 200}[batch_key],
                 tenant=self.one_of(["", "one", "other"]),
                 serve_late=bool(self.rng.random() < 0.2),
             )

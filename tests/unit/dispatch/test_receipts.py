@@ -41,6 +41,7 @@ def test_a_served_query_tells_all() -> None:
         "when_late": "refuse",
         "demoted": False,
         "items": 1,
+        "item_size": None,
         "outcome": "served",
         "reason": "most-accurate-feasible",
         "variant": FP32,
@@ -48,11 +49,28 @@ def test_a_served_query_tells_all() -> None:
         "worker": "w0",
         "predicted_latency_ms": pytest.approx(20.0),
         "observed_latency_ms": pytest.approx(22.0),
+        "predicted_cost_usd": pytest.approx(0.020 * 0.05 / 3600.0),
+        "cost_usd": pytest.approx(0.022 * 0.05 / 3600.0),
         "waited_ms": pytest.approx(0.0),
         "batch_items": 1,
         "attempts": 1,
         "rebinds": 0,
     }
+
+
+def test_each_query_of_a_batch_costs_its_share_of_what_the_batch_took() -> None:
+    world = World()
+    world.add_worker(variant_ids=[INT8])
+    world.ask()
+    one, three = world.ask(), world.ask(items=3)
+    assert told(world, one)["cost_usd"] is None
+    world.finish()
+    assert world.running["w0"].query_ids == (one, three)
+    world.finish(after_s=0.080)
+    batch_usd = 0.080 * 0.05 / 3600.0
+    assert told(world, one)["cost_usd"] == pytest.approx(batch_usd / 4.0)
+    assert told(world, three)["cost_usd"] == pytest.approx(batch_usd * 3.0 / 4.0)
+    assert told(world, three)["predicted_cost_usd"] == pytest.approx(0.020 * 0.05 / 3600.0)
 
 
 def test_every_candidate_is_there_with_what_speaks_against_it() -> None:

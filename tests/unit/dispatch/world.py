@@ -93,25 +93,33 @@ class FakeCostModel:
     tail: float = 1.2
     speed: dict[str, float] = field(default_factory=dict)
     observed: list[tuple[Placement, int, Load, float]] = field(default_factory=list)
+    observed_sizes: list[int] = field(default_factory=list)
     calls: int = 0
 
-    def p50_s(self, placement: Placement, batch: int) -> float:
-        """The median of one placement, seconds."""
+    def p50_s(self, placement: Placement, batch: int, size: int = 0) -> float:
+        """The median of one placement, seconds; items of a size take ``size / 100`` as long."""
         one_s = self.latency_s.get(placement.variant_id, math.inf)
+        one_s *= size / 100.0 if size else 1.0
         speed = self.speed.get(placement.device_class, 1.0)
         return one_s / speed * (self.fixed_share + (1.0 - self.fixed_share) * batch)
 
-    def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
+    def estimate(
+        self, placements: Sequence[Placement], batch: int, load: Load, size: int = 0
+    ) -> Estimates:
         """See ``CostModel.estimate``; ``load`` slows everything by its busy neighbours' number."""
         self.calls += 1
         slowed = 1.0 + load.busy_neighbours
-        p50_s = np.array([self.p50_s(p, batch) * slowed for p in placements], dtype=np.float64)
+        one = [self.p50_s(placement, batch, size) for placement in placements]
+        p50_s = np.array(one, dtype=np.float64) * slowed
         known = np.where(np.isfinite(p50_s), 1.0, np.inf)
         return Estimates(p50_s, p50_s * 1.1, p50_s * self.tail, known * 1e6, known * 0.5)
 
-    def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
+    def observe(
+        self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
+    ) -> None:
         """See ``CostModel.observe``."""
         self.observed.append((placement, batch, load, latency_s))
+        self.observed_sizes.append(size)
 
     def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
         """See ``CostModel.doubt``; it has none."""
@@ -131,6 +139,7 @@ def make_query(
     tenant: str = "",
     serve_late: bool = False,
     has_default_deadline: bool = False,
+    size: int = 0,
 ) -> QueryView:
     """A query that arrives now."""
     return QueryView(
@@ -146,6 +155,7 @@ def make_query(
         tenant=tenant,
         serve_late=serve_late,
         has_default_deadline=has_default_deadline,
+        size=size,
     )
 
 
@@ -331,9 +341,11 @@ class World:
 
     def expected_s(self, batch: Execute) -> float:
         """The median of the batch, seconds."""
-        items = sum(self.asked[query_id].items for query_id in batch.query_ids)
+        queries = [self.asked[query_id] for query_id in batch.query_ids]
+        items = sum(query.items for query in queries)
         device_class = self.instances.reports[batch.worker_id].device_class
-        return self.cost_model.p50_s(Placement(batch.variant_id, device_class), items)
+        placement = Placement(batch.variant_id, device_class)
+        return self.cost_model.p50_s(placement, items, queries[0].size)
 
     def variant_of(self, query_id: int) -> str:
         """What the query is bound to or ran on."""

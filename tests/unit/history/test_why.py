@@ -31,7 +31,7 @@ def test_a_served_query_in_words() -> None:
         "asked for imagenet: 1 item, within 30 ms, at least 71 %",
         f"{FP32} on cpu-1, chosen as the most accurate that keeps all limits",
         "waited 0.0 ms; ran in w0 in a batch of 1; "
-        "answered after 22.0 ms, predicted 20.0 ms (+10%)",
+        "answered after 22.0 ms, predicted 20.0 ms (+10%); cost 3.06e-07 USD",
     ]
 
 

@@ -164,6 +164,17 @@ def test_another_tenants_task_does_not_exist(run: Callable[..., None]) -> None:
     run(test, tenants={"shop": {"private": [TASK.name]}})
 
 
+def test_a_tenant_pays_what_its_batch_took(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        said = (await front.send("POST", INFER, query(), bearer("shop"))).document["parameters"]
+        took_usd = 0.001 * 0.05 / 3600.0  # see Front.finish
+        assert said["cost_usd"] == pytest.approx(took_usd)
+        assert said["predicted_cost_usd"] != said["cost_usd"]
+        assert front.access.books.take_use()["shop"].cost_usd == pytest.approx(took_usd)
+
+    run(test, tenants={"shop": {"max_cost_usd_per_day": 1.0}})
+
+
 def test_limits_of_a_tenant_are_its_own(run: Callable[..., None]) -> None:
     async def test(front: Front) -> None:
         front.answers_at_once = False

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.signature import DATATYPES, DTYPES, check_inputs, dtype_of
+from modelless.variants.signature import (
+    DATATYPES,
+    DTYPES,
+    check_inputs,
+    dtype_of,
+    item_size,
+    padded_size,
+    round_size,
+)
 from modelless.variants.vocabulary import Task, TensorSpec
 from tests.builders import TASK
 
@@ -157,3 +168,71 @@ def _time_s(tensors: dict[str, np.ndarray]) -> float:
     start = time.perf_counter()
     check_inputs(TASK, tensors)
     return time.perf_counter() - start
+
+
+def test_the_size_of_an_item_where_sizes_are_free() -> None:
+    specs = (TensorSpec("image", "FP32", (-1, 3, 48, -1)), TensorSpec("ids", "INT64", (-1, 2)))
+    free = Task("free", specs, TWO.outputs, "top-1")
+    tensors = {"image": np.zeros((5, 3, 48, 320)), "ids": np.zeros((5, 2))}
+    assert item_size(free, tensors) == pytest.approx(3 * 48 * 320 + 2, rel=0.022)
+    assert item_size(TWO, {"left": np.zeros((5, 2)), "right": np.zeros((5, 3))}) == 0
+
+
+@given(st.integers(1, 10**12))
+def test_few_sizes_stand_for_all(size: int) -> None:
+    rounded = round_size(size)
+    assert abs(rounded - size) <= 0.022 * size + 0.5
+    assert rounded >= 1
+
+
+def test_sixteen_sizes_in_a_doubling() -> None:
+    assert len({round_size(size) for size in range(1 << 12, 1 << 13)}) == 17
+
+
+PADDED = Task(
+    name="padded",
+    inputs=(TensorSpec("image", "UINT8", (-1, 2, -1, 3), "edge"),),
+    outputs=TWO.outputs,
+    accuracy_metric="top-1",
+)
+
+
+def test_free_sizes_are_padded_with_what_is_at_the_end() -> None:
+    image = picture(5, 2, 65, 3)
+    clean, items = check_inputs(PADDED, {"image": image})
+    assert (items, clean["image"].shape) == (5, (5, 2, 80, 3))
+    np.testing.assert_array_equal(clean["image"][:, :, :65], image)
+    assert (clean["image"][:, :, 65:] == image[:, :, 64:65]).all()
+    floats, _ = check_inputs(PADDED, {"image": image.astype(np.float32)})
+    np.testing.assert_array_equal(floats["image"], clean["image"])
+
+
+def test_free_sizes_are_padded_with_zeros() -> None:
+    spec = TensorSpec("ids", "INT64", (-1, -1), 0.0)
+    task = Task("ids", (spec,), TWO.outputs, "top-1")
+    clean, _ = check_inputs(task, {"ids": np.full((1, 9), 7)})
+    assert clean["ids"].tolist() == [[7] * 9 + [0]]
+    assert item_size(task, clean) == 10
+
+
+def test_free_sizes_are_padded_with_a_value() -> None:
+    task = Task("grey", (replace(PADDED.inputs[0], padding=127.0),), TWO.outputs, "top-1")
+    clean, _ = check_inputs(task, {"image": picture(1, 2, 9, 3)})
+    assert clean["image"].dtype == np.uint8
+    assert (clean["image"][:, :, 9:] == 127).all()
+
+
+def test_a_padded_size_is_not_copied() -> None:
+    image = picture(1, 2, 80, 3)
+    assert check_inputs(PADDED, {"image": image})[0]["image"] is image
+
+
+@given(st.integers(1, 10**9))
+def test_padding_adds_a_quarter_at_most(size: int) -> None:
+    padded = padded_size(size)
+    assert size <= padded <= 1.25 * size
+    assert padded_size(padded) == padded
+
+
+def test_four_padded_sizes_in_a_doubling() -> None:
+    assert {padded_size(size) for size in range(65, 129)} == {80, 96, 112, 128}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.measured_model import BatchCurves, MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -221,3 +222,38 @@ def test_neighbours_count_only_once_learned(model: MeasuredCostModel) -> None:
 def test_nonsense_residual_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
         ResidualSettings(**wrong)
+
+
+class TestSizes:
+    """Items of 100 numbers take 10 ms, of 900 numbers 90 ms; ``a`` is profiled at both."""
+
+    @pytest.fixture
+    def model(self, make: Any) -> MeasuredCostModel:
+        rows = [
+            *measured(make, "a", {1: 0.010, 2: 0.020}, shape="x=100"),
+            *measured(make, "a", {1: 0.090, 2: 0.180}, shape="x=900"),
+        ]
+        alike = measured(make, "b", {1: 0.050})
+        return MeasuredCostModel([*rows[:2], *alike], sizes=SizeModel(rows))
+
+    def p50_s(self, model: MeasuredCostModel, size: int, batch: int = 1) -> list[float]:
+        return [round(each, 6) for each in model.estimate((A, B), batch, IDLE, size).p50_s.tolist()]
+
+    def test_latency_is_by_size_where_sizes_were_measured(self, model: MeasuredCostModel) -> None:
+        assert self.p50_s(model, 0) == self.p50_s(model, 100) == [0.010, 0.050]
+        assert self.p50_s(model, 500) == [0.050, 0.050]
+        assert self.p50_s(model, 500, batch=2)[0] == 0.100
+        assert self.p50_s(model, 0) == [0.010, 0.050]
+
+    def test_wide_items_that_take_what_they_should_change_nothing(
+        self, model: MeasuredCostModel
+    ) -> None:
+        for _ in range(100):
+            model.observe(A, 1, IDLE, 0.090, 900)
+        assert self.p50_s(model, 100) == [0.010, 0.050]
+        assert model.correction(A) == pytest.approx(1.0)
+
+    def test_what_wide_items_teach_holds_for_narrow_ones(self, model: MeasuredCostModel) -> None:
+        for _ in range(100):
+            model.observe(A, 1, IDLE, 0.108, 900)
+        assert self.p50_s(model, 100)[0] == pytest.approx(0.012, rel=0.02)
