@@ -8,7 +8,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
-_QUERIES = b"/v2/models/"
+_QUERIES = (b"/v2/models/", b"/inference.GRPCInferenceService/Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Limits:
         if self.max_dims > 64:
             raise InvalidInputError.of("limits.max_dims", self.max_dims, "1 to 64")
 
-    def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+    def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise PayloadTooLargeError if a body of this size for a path is more than is read."""
         most_bytes = self.max_body_bytes
         if not path.startswith(_QUERIES):
@@ -60,7 +60,7 @@ class Limits:
                 "Send fewer items a request."
             )
 
-    def check_chunked_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+    def check_chunked_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise if a body that comes in chunks has more than is read."""
         self.check_body_bytes(size_bytes, path)
         if size_bytes > self.max_chunked_bytes:
