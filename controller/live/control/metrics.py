@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_http_replies_total": Family(
         "counter",
         ("code",),
-        "HTTP replies of the gateways by status, refusals of all kinds included.",
+        "HTTP and gRPC replies of the gateways by HTTP status, refusals of all kinds included.",
     ),
     "modelless_proxy_refusals_total": Family(
         "counter", ("reason",), "What HAProxy refused itself; no gateway has seen it."
