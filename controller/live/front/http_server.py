@@ -274,6 +274,8 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._stream.feed_end()
             self._begin()
             return
+        if self._transport is None or self._transport.is_closing():  # a stream has failed
+            return
         request = _Request(
             self._method,
             self._path,
