@@ -17,7 +17,7 @@ from modelless.controller.api.v2_headers import (
     TENANT_PARAMETER,
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
-from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
+from modelless.controller.api.v2_tensors import BYTES, DATATYPES, from_binary, from_json, item_bytes
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
 
 PROTOCOL_PARAMETERS = (
@@ -298,9 +298,9 @@ class _BodyTensors:
 
 def check_size(field: str, size: int, datatype: str, shape: list[int], count: int) -> None:
     """Refuse a number of bytes that is not what a tensor of a fixed-size datatype takes."""
-    dtype = NUMBERS.get(datatype)
-    if dtype is not None and size != count * dtype.itemsize:
-        raise invalid(field, size, f"{count * dtype.itemsize}, as {datatype} {shape} takes")
+    each = item_bytes(datatype)
+    if each is not None and size != count * each:
+        raise invalid(field, size, f"{count * each}, as {datatype} {shape} takes")
 
 
 def _read_name(field: str, entry: Mapping[str, Any], earlier: Collection[str]) -> str:

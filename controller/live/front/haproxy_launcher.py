@@ -19,6 +19,7 @@ supervision, reloads and health checks work as ever):
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
+- Replies are compressed for clients that accept it, as the gateways' event loops have better to do.
 - What HAProxy refuses itself is refused in JSON, as gateways do, once it has a request's head.
 - What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
   proxy, which says 404 once the gateways are being taken down.
@@ -176,6 +177,8 @@ def let_in(configuration: str, rules: Rules) -> str:
         f"http-request del-header {OPERATORS_HEADER}",
         f"http-request set-header {OPERATORS_HEADER} {OF_PORT} if {of_operators}",
         f"http-request deny deny_status 404 if {{ path_beg /-/ }} !{of_operators}",
+        "compression algo gzip deflate",
+        "compression type application/json application/octet-stream text/plain",
     ]
     block = found[1] + "".join(f"    {line}\n" for line in lines)
     return configuration[: found.start()] + _OPEN_REQUESTS + block + configuration[found.end() :]

@@ -10,7 +10,9 @@ import ssl
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.http as triton
 
 from modelless.controller.config import Settings
 from modelless.controller.live.front.haproxy_counts import ProxyCounts
@@ -25,7 +27,7 @@ from modelless.controller.live.front.haproxy_launcher import (
     write_current,
 )
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import add_measurements, add_variants
+from tests.unit.cli.tiny import TASK, add_measurements, add_variants
 
 from .front import INFER, query, until
 from .proxied import CONFIGURATION, Proxied, run
@@ -50,6 +52,37 @@ def test_clients_and_operators_are_told_apart(knowledge: Knowledge, tmp_path: Pa
         assert (await proxy.send(proxy.operators, "GET", "/modelless/status"))[0] == 200
         assert (await proxy.send(proxy.clients, "GET", "/-/healthz"))[0] == 404
         assert (await proxy.send(proxy.operators, "GET", "/-/healthz"))[0] == 200
+
+    run(test, knowledge, tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_replies_are_compressed_for_clients_that_accept_it(
+    knowledge: Knowledge, tmp_path: Path, algorithm: str
+) -> None:
+    async def test(proxy: Proxied) -> None:
+        def ask() -> None:
+            pixels = np.zeros((4, 2, 2, 3), np.uint8)
+            image = triton.InferInput("image", list(pixels.shape), "UINT8")
+            image.set_data_from_numpy(pixels)
+            for binary in (True, False):
+                outputs = [triton.InferRequestedOutput("scores", binary_data=binary)]
+                with triton.InferenceServerClient(f"127.0.0.1:{proxy.clients}") as client:
+                    plain = client.infer(TASK.name, [image], outputs=outputs)
+                    packed = client.infer(
+                        TASK.name,
+                        [image],
+                        outputs=outputs,
+                        request_compression_algorithm=algorithm,
+                        response_compression_algorithm=algorithm,
+                    )
+                scores = packed.as_numpy("scores")
+                np.testing.assert_array_equal(scores, plain.as_numpy("scores"))
+
+        await asyncio.to_thread(ask)
+        headers = {"accept-encoding": algorithm, "te": "trailers"}
+        _, body = await proxy.send(proxy.clients, "GET", "/v2", headers=headers)
+        assert b"modelless" not in body  # it is compressed, and in chunks
 
     run(test, knowledge, tmp_path)
 
