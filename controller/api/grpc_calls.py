@@ -38,11 +38,17 @@ _METHODS: Final[Mapping[bytes, Endpoint]] = {
     b"ModelReady": Endpoint.MODEL_READY,
     b"ModelMetadata": Endpoint.MODEL_METADATA,
     b"ModelConfig": Endpoint.MODEL_CONFIG,
+    b"ModelStatistics": Endpoint.STATISTICS,
     b"ModelInfer": Endpoint.INFER,
     b"ModelStreamInfer": Endpoint.INFER,
     b"RepositoryIndex": Endpoint.REPOSITORY_INDEX,
 }
-_NAMED: Final = {Endpoint.MODEL_READY, Endpoint.MODEL_METADATA, Endpoint.MODEL_CONFIG}
+_NAMED: Final = {
+    Endpoint.MODEL_READY,
+    Endpoint.MODEL_METADATA,
+    Endpoint.MODEL_CONFIG,
+    Endpoint.STATISTICS,
+}
 
 STATUS_CODES: Final[Mapping[int, int]] = {
     200: 0,  # OK
@@ -191,6 +197,8 @@ def _write_description(endpoint: Endpoint, document: Any) -> bytes:
         return messages.write_model_metadata(document)
     if endpoint is Endpoint.MODEL_CONFIG:
         return messages.write_model_config(document)
+    if endpoint is Endpoint.STATISTICS:
+        return messages.write_statistics(document["model_stats"])
     return messages.write_repository_index(document)
 
 

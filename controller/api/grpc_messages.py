@@ -395,6 +395,24 @@ _DATA_TYPES: Final = ("INVALID", *NUMBERS, "STRING")
 """Triton's numbers of datatypes."""
 
 
+def write_statistics(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return a ModelStatisticsResponse of the same rows in JSON."""
+    numbers = {"success": 1, "fail": 2, "compute_infer": 5}
+    written = []
+    for row in rows:
+        stats = b"".join(
+            pb.write_part(
+                numbers[name], pb.write_number(1, each["count"]) + pb.write_number(2, each["ns"])
+            )
+            for name, each in row["inference_stats"].items()
+        )
+        content = pb.write_text(1, row["name"]) + pb.write_text(2, row["version"])
+        content += pb.write_number(4, row["inference_count"])
+        content += pb.write_number(5, row["execution_count"]) + pb.write_part(6, stats)
+        written.append(pb.write_part(1, content))
+    return b"".join(written)
+
+
 def write_repository_index(rows: Iterable[Mapping[str, str]]) -> bytes:
     """Return a RepositoryIndexResponse of the same rows in JSON."""
     names = ("name", "version", "state", "reason")

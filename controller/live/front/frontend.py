@@ -543,7 +543,14 @@ class V2Frontend:
             raise NoSuchPathError(path)
         if endpoint is Endpoint.STATUS:
             return render_json(dict(self._status()))
+        if endpoint is Endpoint.STATISTICS and not found.name:
+            names = [(name, "1", name) for name in self._visible(self._catalog.tasks, key)]
+            return metadata.model_statistics(names, self._status().get("statistics", {}))
         scope = self._resolve(found, key)
+        if endpoint is Endpoint.STATISTICS:
+            version = found.version or ("" if scope.name.count("/") == 2 else "1")
+            named = [(found.name, version, scope.name)]
+            return metadata.model_statistics(named, self._status().get("statistics", {}))
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)
             return metadata.model_ready(found.name, self._is_served(scope.name), problem)

@@ -80,6 +80,18 @@ def test_every_method_answers(knowledge: Knowledge, tmp_path: Path) -> None:
         metadata = client.get_model_metadata(TASK.name, as_json=True)
         assert [each["name"] for each in metadata["inputs"]] == ["image"]
         assert client.get_model_config(TASK.name).config.max_batch_size == 8
+        proxy.front.statistics = {
+            "queries": {TASK.name: [5, 2, 0.25], f"{TASK.name}/mean": [1, 0, 0.125]},
+            "batches": {f"{TASK.name}/mean/small@1": [8, 3, 0.5]},
+        }
+        for name, served, ns in ((TASK.name, 6, 375_000_000), (f"{TASK.name}/mean/small", 0, 0)):
+            (row,) = client.get_inference_statistics(name).model_stats
+            told = row.inference_stats
+            assert (row.name, row.inference_count, row.execution_count) == (name, 8, 3)
+            assert (told.success.count, told.success.ns) == (served, ns)
+            assert (told.fail.count, told.compute_infer.ns) == (2 * (served > 0), 500_000_000)
+        (row,) = client.get_inference_statistics().model_stats
+        assert (row.name, row.version) == (TASK.name, "1")
         index = client.get_model_repository_index(as_json=True)["models"]
         assert [(each["name"], each["state"]) for each in index] == [(TASK.name, "READY")]
         for ask, code in (
