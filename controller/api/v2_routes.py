@@ -24,6 +24,7 @@ class Endpoint(StrEnum):
     STATISTICS = "statistics"
     INFER = "infer"
     REPOSITORY_INDEX = "repository_index"
+    OPENAPI = "openapi"
     FEEDBACK = "feedback"
     METRICS = "metrics"
     STATUS = "status"
@@ -61,6 +62,7 @@ _FIXED = {
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
     "metrics": (Endpoint.METRICS, _GET),
+    "openapi.json": (Endpoint.OPENAPI, _GET),
 }
 _ACTIONS = {
     "infer": (Endpoint.INFER, _POST),

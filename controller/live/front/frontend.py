@@ -24,6 +24,7 @@ from modelless.controller.api.grpc_calls import (
 )
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
+from modelless.controller.api.openapi import openapi
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
 from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
@@ -525,6 +526,8 @@ class V2Frontend:
         endpoint = found.endpoint
         if endpoint is Endpoint.SERVER_METADATA:
             return metadata.server_metadata()
+        if endpoint is Endpoint.OPENAPI:
+            return openapi()
         if endpoint is Endpoint.HEALTH_LIVE:
             return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
