@@ -25,7 +25,11 @@ _NUMBER: Final[_Schema] = {"type": "number"}
 _FLAG: Final[_Schema] = {"type": "boolean"}
 _COUNT: Final[_Schema] = {"type": "integer", "minimum": 0}
 _SHORT: Final[_Schema] = {"type": "string", "minLength": 1, "maxLength": 256}
-_NAME: Final[_Schema] = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9._-]{0,63}$"}
+_NAME: Final[_Schema] = {
+    "type": "string",
+    "pattern": r"^[a-z0-9][a-z0-9._-]{0,63}$",
+    "not": {"pattern": r"\.\."},
+}
 
 _LIMITS: Final[Mapping[str, _Schema]] = {
     "latency_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},

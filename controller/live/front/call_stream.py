@@ -5,6 +5,7 @@ A stream is one HTTP request whose body and reply go on at the same time.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,9 @@ from modelless.controller.live.front.calls import Frontend
 
 MOST_OPEN: Final = 16
 """Queries of a stream that wait or run, from which on nothing is read."""
+MOST_A_TURN, TURN_S = 16, 0.016
+"""Queries of a stream that are read in so many seconds, a thousand a second: HAProxy, which limits
+requests, does not see them."""
 _UNAUTHENTICATED: Final = 401
 
 
@@ -74,7 +78,7 @@ class CallStream:
         clock: seconds.
 
     Attributes:
-        is_held: whether so many queries are open that nothing more is to be read.
+        is_held: whether nothing more is to be read: many queries are open, or came lately.
 
     Raises:
         InvalidInputError: the headers are malformed.
@@ -103,6 +107,8 @@ class CallStream:
         self._began_s: float | None = None
         self.is_held = False
         self._is_reading = False
+        self._turn_s, self._asked = clock(), 0
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._has_all = False
         self._is_over = False
 
@@ -130,6 +136,8 @@ class CallStream:
     def close(self) -> None:
         """The client went away: cancel what is open."""
         self._is_over = True
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
         if self._room is not None:
             self._frontend.budget.give(self._filled)
             self._room = None
@@ -151,7 +159,12 @@ class CallStream:
             return
         self._is_reading = True
         try:
-            while not self._is_over and len(self._open) < MOST_OPEN and self._read_piece():
+            while (
+                not self._is_over
+                and len(self._open) < MOST_OPEN
+                and not self._is_resting()
+                and self._read_piece()
+            ):
                 pass
         except ModellessError as error:
             self._fail(render_error(error))
@@ -159,7 +172,7 @@ class CallStream:
             self._is_reading = False
         if self._is_over:
             return
-        is_held = len(self._open) >= MOST_OPEN
+        is_held = len(self._open) >= MOST_OPEN or self._rest_timer is not None
         if is_held != self.is_held:
             self.is_held = is_held
             self._connection.hold_stream(is_held)
@@ -171,6 +184,22 @@ class CallStream:
             self._is_over = True
             self._connection.write_stream(END)
             self._connection.end_stream(is_whole=True)
+
+    def _is_resting(self) -> bool:
+        """Whether enough was read in this turn; it goes on by itself in the next one."""
+        now_s = self._clock()
+        if now_s - self._turn_s >= TURN_S:
+            self._turn_s, self._asked = now_s, 0
+        if self._asked < MOST_A_TURN:
+            return False
+        if self._rest_timer is None:
+            wait_s = self._turn_s + TURN_S - now_s
+            self._rest_timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+        return True
+
+    def _wake(self) -> None:
+        self._rest_timer = None
+        self._go_on()
 
     def _read_piece(self) -> bool:
         """Read on in what has arrived; returns whether there may be more to read."""
@@ -199,6 +228,7 @@ class CallStream:
     def _ask(self, message: memoryview) -> None:
         query = _Open(message)
         self._open.append(query)
+        self._asked += 1
         now_s = self._clock()
         left_s = None if self._end_s is None else self._end_s - now_s
         call = Call(self._path, self._headers, message, self._is_compressed, now_s, left_s)

@@ -71,8 +71,12 @@ _RATE_WINDOW_S = 10
 
 _IS_CALL = "{ path_beg /inference. }"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+_STREAM_SHARE = 128
+"""Of the requests that clients at one address may have open, one in so many may be a stream."""
 _OPEN_REQUESTS = """\
 backend open_requests
+    stick-table type ipv6 size 100k expire 60s store conn_cur
+backend open_streams
     stick-table type ipv6 size 100k expire 60s store conn_cur
 """
 """Counts by address the requests that are open: an HTTP/2 connection may have a hundred."""
@@ -170,7 +174,9 @@ def let_in(configuration: str, rules: Rules) -> str:
         f"tcp-request connection reject if {{ sc0_conn_cur gt {rules.connections} }}",
         f"http-request track-sc1 src table open_requests if {of_clients}",
         f"acl is_frequent sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s}",
+        f"http-request track-sc2 src table open_streams if {of_clients} {{ path {_STREAM} }}",
         f"acl has_many_open sc1_conn_cur gt {rules.connections}",
+        f"acl has_many_open sc2_conn_cur gt {max(rules.connections // _STREAM_SHARE, 1)}",
         f"{deny} content-type application/grpc hdr grpc-status 8 hdr grpc-message '{_TOO_MANY}' "
         f"lf-string '%[var(txn.nothing)]' if {_IS_CALL} is_frequent or {_IS_CALL} has_many_open",
         f"{deny} content-type application/json string '{TOO_MANY.decode()}' {too_many}",
