@@ -21,6 +21,8 @@ class Limits:
         max_json_bytes: of its JSON part.
         max_parsed_bytes: of memory that its JSON takes once it is parsed; see ``json_reader``.
         small_json_bytes: of JSON that the event loop parses itself, in a millisecond.
+        small_message_bytes: of a gRPC message, without raw tensors, that the event loop reads
+            itself, in 4 ms.
         small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
         max_feedback_bytes: of the body of feedback, and of whatever is no query.
         max_tensors: inputs, and likewise requested outputs.
@@ -34,6 +36,7 @@ class Limits:
     max_json_bytes: int = 4 * _MIB
     max_parsed_bytes: int = 10 * _MIB
     small_json_bytes: int = 16 * 1024
+    small_message_bytes: int = 4 * 1024
     small_body_bytes: int = _MIB
     max_feedback_bytes: int = 256 * 1024
     max_tensors: int = 64

@@ -366,7 +366,7 @@ class V2Frontend:
         slos = self._access.slos(key)
         read = partial(_read_call, message, said, self.limits, scope, slos, call.time_left_s)
         if (
-            message.structure_bytes <= self.limits.small_json_bytes
+            message.structure_bytes <= self.limits.small_message_bytes
             and len(call.message) <= self.limits.small_body_bytes
         ):
             return self._enter(found, scope, call.arrival_s, key, respond, read())

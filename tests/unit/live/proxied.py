@@ -93,7 +93,7 @@ class Proxied:
 async def proxied(
     knowledge: Knowledge,
     folder: Path,
-    connections: int = 100,
+    connections: int = 1024,
     requests_per_s: int = 1000,
     certificate: str = "",
     limits: Limits | None = None,

@@ -374,33 +374,43 @@ def test_requests_are_limited_by_address(knowledge: Knowledge, tmp_path: Path) -
     run(test, knowledge, tmp_path, connections=10)
 
 
-def test_streams_are_few_and_their_queries_are_paced(knowledge: Knowledge, tmp_path: Path) -> None:
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def test_queries_of_a_stream_are_paced(knowledge: Knowledge, tmp_path: Path) -> None:
     async def test(proxy: Proxied) -> None:
-        """Empty messages, which cost the server more than the client, and a stream too many."""
-        path = "/inference.GRPCInferenceService/ModelStreamInfer"
+        """Empty messages cost the server more than the client."""
         async with grpc.aio.insecure_channel(f"127.0.0.1:{proxy.clients}") as channel:
             began_s = time.monotonic()
-            stream = channel.stream_stream(path)(iter([b""] * 200))
+            stream = channel.stream_stream(STREAM)(iter([b""] * 200))
             async with asyncio.timeout(30):
                 assert len([answer async for answer in stream]) == 200
             assert time.monotonic() - began_s > 0.9 * 200 / 1000
-            waits = asyncio.Event()
+        assert proxy.front.frontend.replies == {400: 200}
 
-            async def requests() -> AsyncIterator[bytes]:
-                yield b""
-                await waits.wait()
+    run(test, knowledge, tmp_path)
 
-            first = channel.stream_stream(path)(requests())
+
+def test_streams_of_an_address_are_few(knowledge: Knowledge, tmp_path: Path) -> None:
+    async def test(proxy: Proxied) -> None:
+        waits = asyncio.Event()
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield b""
+            await waits.wait()
+
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{proxy.clients}") as channel:
+            first = channel.stream_stream(STREAM)(requests())
             assert await first.read()
             with pytest.raises(grpc.aio.AioRpcError, match="too many requests"):
-                async for _ in channel.stream_stream(path)(requests()):
+                async for _ in channel.stream_stream(STREAM)(requests()):
                     pass
             waits.set()
             assert await first.read() is grpc.aio.EOF
-        assert proxy.front.frontend.replies == {400: 201}
+        assert proxy.front.frontend.replies == {400: 1}
         await until(lambda: proxy.counts.read().get("denied") == 1)
 
-    run(test, knowledge, tmp_path)
+    run(test, knowledge, tmp_path, connections=128)
 
 
 def test_calls_are_encrypted_where_there_is_a_certificate(
