@@ -46,7 +46,10 @@ class HttpSettings(_Section):
         "a free port",
     )
     max_connections_per_source: int = Field(
-        1024, ge=1, description="maximum client connections from one address; HAProxy closes more"
+        1024,
+        ge=1,
+        description="maximum client connections from one address, which HAProxy closes beyond it, "
+        "and of its open requests; more get 429",
     )
     max_requests_per_s_per_source: int = Field(
         5000, ge=1, description="maximum requests per second from one address; more get 429"

@@ -8,7 +8,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
-_QUERIES = b"/v2/models/"
+_QUERIES = (b"/v2/models/", b"/inference.GRPCInferenceService/Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Limits:
         max_json_bytes: of its JSON part.
         max_parsed_bytes: of memory that its JSON takes once it is parsed; see ``json_reader``.
         small_json_bytes: of JSON that the event loop parses itself, in a millisecond.
+        small_message_bytes: of a gRPC message, without raw tensors, that the event loop reads
+            itself, in 4 ms.
         small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
         max_feedback_bytes: of the body of feedback, and of whatever is no query.
         max_tensors: inputs, and likewise requested outputs.
@@ -34,6 +36,7 @@ class Limits:
     max_json_bytes: int = 4 * _MIB
     max_parsed_bytes: int = 10 * _MIB
     small_json_bytes: int = 16 * 1024
+    small_message_bytes: int = 4 * 1024
     small_body_bytes: int = _MIB
     max_feedback_bytes: int = 256 * 1024
     max_tensors: int = 64
@@ -49,7 +52,7 @@ class Limits:
         if self.max_dims > 64:
             raise InvalidInputError.of("limits.max_dims", self.max_dims, "1 to 64")
 
-    def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+    def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise PayloadTooLargeError if a body of this size for a path is more than is read."""
         most_bytes = self.max_body_bytes
         if not path.startswith(_QUERIES):
@@ -60,7 +63,7 @@ class Limits:
                 "Send fewer items a request."
             )
 
-    def check_chunked_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+    def check_chunked_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise if a body that comes in chunks has more than is read."""
         self.check_body_bytes(size_bytes, path)
         if size_bytes > self.max_chunked_bytes:

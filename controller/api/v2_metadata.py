@@ -9,11 +9,18 @@ from typing import Any
 
 import modelless
 from modelless.controller.api.v2_reply import Reply, render_json
+from modelless.policies.scopes import scopes_of
 from modelless.variants.vocabulary import Task, TensorSpec
 
 PLATFORM = "modelless"
 
-EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "parameters",
+    "statistics",
+)
 """Extensions of the protocol the server has, by the names clients look for."""
 
 _NOT_READY = 503
@@ -106,6 +113,46 @@ def model_config(name: str, task: Task, max_batch_items: int) -> Reply:
             "output": [_configure(spec) for spec in task.outputs],
         }
     )
+
+
+def model_statistics(
+    names: Iterable[tuple[str, str, str]], statistics: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Reply:
+    """``GET /v2/models/{name}/stats``: what was asked of each name, and what ran for it.
+
+    Args:
+        names: what was asked for, the version to show, and its scope.
+        statistics: of the cluster since its control loop began; see ``ClusterMetrics.statistics``.
+    """
+    rows = []
+    for name, version, scope in names:
+        served, refused, latency_s = _sum_within(scope, statistics.get("queries", {}))
+        items, batches, busy_s = _sum_within(scope, statistics.get("batches", {}))
+        stats = {
+            "success": _duration(served, latency_s),
+            "fail": _duration(refused, 0.0),
+            "compute_infer": _duration(batches, busy_s),
+        }
+        rows.append(
+            {
+                "name": name,
+                "version": version,
+                "inference_count": int(items),
+                "execution_count": int(batches),
+                "inference_stats": stats,
+            }
+        )
+    return render_json({"model_stats": rows})
+
+
+def _sum_within(scope: str, rows: Mapping[str, Sequence[float]]) -> Iterable[float]:
+    """Add up the rows of what a scope contains; each row has three figures."""
+    found = [row for within, row in rows.items() if scope in scopes_of(within)]
+    return map(sum, zip(*found, strict=True)) if found else (0, 0, 0)
+
+
+def _duration(count: float, seconds: float) -> dict[str, int]:
+    return {"count": int(count), "ns": round(seconds * 1e9)}
 
 
 def repository_index(entries: Iterable[ModelEntry]) -> Reply:

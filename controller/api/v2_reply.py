@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from json import JSONEncoder
 from typing import Any, NamedTuple
@@ -87,15 +87,7 @@ def render_infer(
     """
     described: list[dict[str, Any]] = []
     chunks: list[Any] = [b""]
-    requested = request.requested_outputs or tuple(
-        RequestedOutput(name, request.binary_default) for name in outputs
-    )
-    for index, wanted in enumerate(requested):
-        array = outputs.get(wanted.name)
-        if array is None:
-            raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(outputs))
-        if wanted.class_count:
-            array = classify(array, wanted.class_count, labels)
+    for index, (wanted, array) in enumerate(select_outputs(request, outputs, labels)):
         tensor: dict[str, Any] = {
             "name": wanted.name,
             "datatype": datatype_of(array),
@@ -131,6 +123,20 @@ def render_infer(
         (b"inference-header-content-length", b"%d" % len(head)),
         (b"content-length", b"%d" % len(body)),
     ]
+
+
+def select_outputs(
+    request: InferRequest, outputs: Mapping[str, NDArray[Any]], labels: Sequence[str]
+) -> Iterator[tuple[RequestedOutput, NDArray[Any]]]:
+    """Yield what a request asks for, in its order; arguments and errors as in ``render_infer``."""
+    requested = request.requested_outputs or tuple(
+        RequestedOutput(name, request.binary_default) for name in outputs
+    )
+    for index, wanted in enumerate(requested):
+        array = outputs.get(wanted.name)
+        if array is None:
+            raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(outputs))
+        yield wanted, classify(array, wanted.class_count, labels) if wanted.class_count else array
 
 
 def classify(array: NDArray[Any], class_count: int, labels: Sequence[str] = ()) -> NDArray[Any]:

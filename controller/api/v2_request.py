@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from modelless.controller.api.v2_headers import (
     TENANT_PARAMETER,
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
-from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
+from modelless.controller.api.v2_tensors import BYTES, DATATYPES, from_binary, from_json, item_bytes
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
 
 PROTOCOL_PARAMETERS = (
@@ -40,6 +40,10 @@ _INPUT_PARAMETERS = frozenset({"binary_data_size", "content_type"})
 _OUTPUT = frozenset({"name", "parameters"})
 _OUTPUT_PARAMETERS = frozenset({"binary_data", "classification", "content_type"})
 _NO_PARAMETERS: Mapping[str, Any] = {}
+
+ReadTensor = Callable[[str, Mapping[str, Any], str, list[int], int], NDArray[Any]]
+"""Reads an input: takes the field's name for errors, its entry in the document, its datatype, its
+shape and its number of elements, all of them checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,32 @@ def parse_infer(
         raise invalid("body", document, "a JSON object")
     if not document.keys() <= _ROOT:
         raise _unknown("", document, _ROOT)
+    source = _BodyTensors(body, json_end, json_length is None)
+    request = read_document(document, source.read, limits, header_parameters, slos)
+    source.check_end()
+    return request
 
+
+def read_document(
+    document: Mapping[str, Any],
+    read_tensor: ReadTensor,
+    limits: Limits,
+    header_parameters: Mapping[str, Any],
+    slos: Mapping[str, Mapping[str, Any]],
+    *,
+    binary_default: bool = False,
+) -> InferRequest:
+    """Check what a request says, and read its tensors.
+
+    Args:
+        document: the request's id, parameters, inputs and outputs, as in the protocol's JSON.
+        read_tensor: reads the elements of one input.
+        limits, header_parameters, slos: see ``parse_infer``.
+        binary_default: whether outputs are binary if the request does not say.
+
+    Raises:
+        InvalidInputError: see ``parse_infer``.
+    """
     request_id = document.get("id")
     if request_id is not None:
         if type(request_id) is not str:
@@ -123,14 +152,14 @@ def parse_infer(
 
     given = document.get("parameters")
     slo, tenant, others = _read_parameters(given, header_parameters, slos)
-    binary_default = others.get("binary_data_output", False)
+    binary_default = others.get("binary_data_output", binary_default)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
 
     return InferRequest(
         request_id,
         slo,
-        _read_inputs(document.get("inputs"), body, json_end, json_length is None, limits),
+        _read_inputs(document.get("inputs"), read_tensor, limits),
         _read_outputs(document.get("outputs"), binary_default, limits),
         binary_default,
         tenant,
@@ -199,7 +228,7 @@ def _read_parameters(
 
 
 def _read_inputs(
-    inputs: object, body: bytes | memoryview, offset: int, all_json: bool, limits: Limits
+    inputs: object, read_tensor: ReadTensor, limits: Limits
 ) -> dict[str, NDArray[Any]]:
     if type(inputs) is not list or not 0 < len(inputs) <= limits.max_tensors:
         raise invalid("inputs", inputs, f"a list of 1 to {limits.max_tensors} tensors")
@@ -217,32 +246,61 @@ def _read_inputs(
         strings += count if datatype == BYTES else 0
         if strings > limits.max_strings:
             raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings a request")
+        tensors[name] = read_tensor(field, entry, datatype, shape, count)
+    return tensors
+
+
+class _BodyTensors:
+    """The tensors of an HTTP body, in order: in its JSON, or as bytes that follow the JSON.
+
+    Args:
+        body: all of it.
+        offset: where the JSON ends.
+        all_json: whether nothing may follow.
+    """
+
+    def __init__(self, body: bytes | memoryview, offset: int, all_json: bool) -> None:
+        self._body = body
+        self._offset = offset
+        self._all_json = all_json
+
+    def read(
+        self, field: str, entry: Mapping[str, Any], datatype: str, shape: list[int], count: int
+    ) -> NDArray[Any]:
+        """Return the next tensor."""
         size = _read_binary_size(field, entry.get("parameters"))
         data = entry.get("data")
         if size is None:
             if data is None:
                 raise invalid(field, Words("no data"), "data, or parameters.binary_data_size")
-            tensors[name] = from_json(f"{field}.data", data, datatype, shape, count)
-            continue
+            return from_json(f"{field}.data", data, datatype, shape, count)
         field += ".parameters.binary_data_size"
         if data is not None:
             raise invalid(field, size, "data or a binary size, not both")
-        if all_json:
+        if self._all_json:
             hint = "Send the header Inference-Header-Content-Length with the length of the JSON."
             raise invalid(field, size, "binary data only after the JSON", hint)
-        dtype = NUMBERS.get(datatype)
-        if dtype is not None and size != count * dtype.itemsize:
-            raise invalid(field, size, f"{count * dtype.itemsize}, as {datatype} {shape} takes")
-        if size > len(body) - offset:
-            allowed = f"up to {len(body) - offset}, the bytes left in the body"
+        check_size(field, size, datatype, shape, count)
+        left = len(self._body) - self._offset
+        if size > left:
+            allowed = f"up to {left}, the bytes left in the body"
             raise invalid(field, size, allowed, "The body is cut off or a size is wrong.")
-        tensors[name] = from_binary(field, body, offset, size, datatype, shape)
-        offset += size
-    if offset != len(body):
-        hint = "A binary_data_size or Inference-Header-Content-Length is wrong."
-        left = Words(f"{len(body) - offset} bytes after the last tensor")
-        raise invalid("body", left, "none", hint)
-    return tensors
+        self._offset += size
+        return from_binary(field, self._body, self._offset - size, size, datatype, shape)
+
+    def check_end(self) -> None:
+        """Refuse a body that has more bytes than its tensors."""
+        if self._offset != len(self._body):
+            hint = "A binary_data_size or Inference-Header-Content-Length is wrong."
+            left = Words(f"{len(self._body) - self._offset} bytes after the last tensor")
+            raise invalid("body", left, "none", hint)
+
+
+def check_size(field: str, size: int, datatype: str, shape: list[int], count: int) -> None:
+    """Refuse a number of bytes that is not what a tensor of a fixed-size datatype takes."""
+    each = item_bytes(datatype)
+    if each is not None and size != count * each:
+        raise invalid(field, size, f"{count * each}, as {datatype} {shape} takes")
 
 
 def _read_name(field: str, entry: Mapping[str, Any], earlier: Collection[str]) -> str:

@@ -21,8 +21,10 @@ class Endpoint(StrEnum):
     MODEL_METADATA = "model_metadata"
     MODEL_READY = "model_ready"
     MODEL_CONFIG = "model_config"
+    STATISTICS = "statistics"
     INFER = "infer"
     REPOSITORY_INDEX = "repository_index"
+    OPENAPI = "openapi"
     FEEDBACK = "feedback"
     METRICS = "metrics"
     STATUS = "status"
@@ -55,15 +57,18 @@ _FIXED = {
     "v2": (Endpoint.SERVER_METADATA, _GET),
     "v2/health/live": (Endpoint.HEALTH_LIVE, _GET),
     "v2/health/ready": (Endpoint.HEALTH_READY, _GET),
+    "v2/models/stats": (Endpoint.STATISTICS, _GET),
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
     "metrics": (Endpoint.METRICS, _GET),
+    "openapi.json": (Endpoint.OPENAPI, _GET),
 }
 _ACTIONS = {
     "infer": (Endpoint.INFER, _POST),
     "ready": (Endpoint.MODEL_READY, _GET),
     "config": (Endpoint.MODEL_CONFIG, _GET),
+    "stats": (Endpoint.STATISTICS, _GET),
 }
 _RECEIPTS = "modelless/receipts/"
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")

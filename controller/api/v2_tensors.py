@@ -30,7 +30,9 @@ NUMBERS: Mapping[str, np.dtype[Any]] = {
 """Datatype to dtype, for those of a fixed size. Binary tensors are little-endian, row-major."""
 
 BYTES = "BYTES"
-DATATYPES = (*NUMBERS, BYTES)
+BF16 = "BF16"
+"""The upper half of FP32. NumPy has no such type: it is read as FP32, and only from binary data."""
+DATATYPES = (*NUMBERS, BF16, BYTES)
 
 _NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMBERS.items()}
 _JSON_KINDS: Mapping[str, tuple[frozenset[type], str]] = {
@@ -54,15 +56,27 @@ def datatype_of(array: NDArray[Any]) -> str | None:
     return _NAMES.get(array.dtype.newbyteorder("<"))
 
 
+def item_bytes(datatype: str) -> int | None:
+    """Return the bytes of an element in binary; None if they differ."""
+    if datatype == BF16:
+        return 2
+    dtype = NUMBERS.get(datatype)
+    return dtype.itemsize if dtype is not None else None
+
+
 def from_binary(
     field: str, body: bytes | memoryview, offset: int, size: int, datatype: str, shape: list[int]
 ) -> NDArray[Any]:
     """The tensor in ``body[offset : offset + size]``, of shape ``shape``.
 
     A read-only view of ``body``; a copy only where an item of several bytes would lie across
-    its own alignment (native code may not read it there), or the datatype is BYTES.
+    its own alignment (native code may not read it there), or the datatype is BYTES or BF16.
     ``size`` must already be known to fit shape and body, except for BYTES.
     """
+    if datatype == BF16:
+        halves = np.frombuffer(body, "<u2", size // 2, offset)
+        wide: NDArray[Any] = np.left_shift(halves, 16, dtype="<u4").view("<f4")
+        return wide.reshape(shape)
     dtype = NUMBERS.get(datatype)
     if dtype is None:
         return _bytes_from_binary(field, body[offset : offset + size], shape)
@@ -83,6 +97,8 @@ def from_json(
 
     JSON types must be the datatype's own: no rounding, no wrapping round, no reading of strings.
     """
+    if datatype == BF16:
+        raise invalid(field, Words("BF16 in JSON"), "binary data for this datatype", _IN_BINARY)
     flat = _flatten(field, data, shape, count)
     if datatype == BYTES:
         return _bytes_from_json(field, flat, shape)

@@ -294,6 +294,7 @@ class ControlLoop:
             "replies": {str(code): count for code, count in sorted(self._metrics.replies.items())},
             "proxy_refusals": dict(self._metrics.proxy_refusals),
             "served_by_variant": dict(self._served),
+            "statistics": self._metrics.statistics(),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),
             "up_s": round(time.time() - self._started_s, 1),

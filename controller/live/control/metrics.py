@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import modelless
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+from modelless.policies.scopes import base_of
 from modelless.profiler.cost_model.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass
 
@@ -59,7 +60,7 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_http_replies_total": Family(
         "counter",
         ("code",),
-        "HTTP replies of the gateways by status, refusals of all kinds included.",
+        "HTTP and gRPC replies of the gateways by HTTP status, refusals of all kinds included.",
     ),
     "modelless_proxy_refusals_total": Family(
         "counter", ("reason",), "What HAProxy refused itself; no gateway has seen it."
@@ -125,6 +126,10 @@ FAMILIES: Mapping[str, Family] = {
 """Every family that is exported, by name."""
 
 
+_OUTCOMES: Final = {"served": 0, "served-late": 0, "refused": 1}
+"""Where an outcome counts in a row of ``ClusterMetrics.statistics``."""
+
+
 class ClusterMetrics:
     """Sums of what members report, and their state now; a collector of ``prometheus_client``.
 
@@ -162,6 +167,27 @@ class ClusterMetrics:
         if report.state is not None:
             name = report.state.device_class
             self._device_s[name] = self._device_s.get(name, 0.0) + report.interval_s
+
+    def statistics(self) -> dict[str, Any]:
+        """What was asked and what ran since the start, as plain data.
+
+        Returns:
+            ``queries``: by scope, how many were served and refused, and the seconds that those
+            served took; ``batches``: by variant, items, batches and the seconds devices took.
+        """
+        queries: dict[str, list[float]] = {}
+        for (scope, outcome), count in self._meters.ends.items():
+            row = queries.setdefault(base_of(scope), [0, 0, 0.0])
+            if outcome in _OUTCOMES:
+                row[_OUTCOMES[outcome]] += count
+        for scope, latencies in self._meters.latencies.items():
+            queries.setdefault(base_of(scope), [0, 0, 0.0])[2] += latencies[-1]
+        batches: dict[str, list[float]] = {}
+        for (variant_id, _), counts in self._meters.batches.items():
+            items, batch_count, busy_s = batches.get(variant_id, (0, 0, 0.0))
+            more = sum(counts[:-2])
+            batches[variant_id] = [items + counts[-2], batch_count + more, busy_s + counts[-1]]
+        return {"queries": queries, "batches": batches}
 
     def render(self) -> str:
         """The families in Prometheus' text format, version 0.0.4."""

@@ -29,6 +29,7 @@ _SCOPES: Final = {
     Endpoint.MODEL_METADATA: "infer",
     Endpoint.MODEL_READY: "infer",
     Endpoint.MODEL_CONFIG: "infer",
+    Endpoint.STATISTICS: "infer",
     Endpoint.REPOSITORY_INDEX: "infer",
     Endpoint.RECEIPT: "infer",
     Endpoint.FEEDBACK: "feedback",

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
 from modelless.controller.api.feedback import Feedback, parse_feedback
+from modelless.controller.api.grpc_calls import (
+    Call,
+    message_encoding,
+    method_of,
+    render_infer_call,
+    route_call,
+    translate_description,
+)
+from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
+from modelless.controller.api.openapi import openapi
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
 from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
@@ -74,11 +84,13 @@ class RunBatch(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A query's body, read and checked: what was asked, its tensors and their items."""
+    """A query's body, read and checked: what was asked, its tensors and their items, and what
+    renders the answer."""
 
     request: InferRequest
     tensors: Tensors
     items: int
+    render: Callable[..., tuple[bytes, Headers]]
 
 
 class _Room:
@@ -120,17 +132,42 @@ def _read_query(
         body = decode_body(body, said.content_encoding, most_bytes, room.take)
     request = parse_infer(body, said.json_length, limits, said.parameters, slos)
     check_outputs(request, scope.task)
-    return _Read(request, *check_inputs(scope.task, request.tensors))
+    return _Read(request, *check_inputs(scope.task, request.tensors), render_infer)
+
+
+def _read_call(
+    message: InferMessage,
+    said: RequestHeaders,
+    limits: Limits,
+    scope: Scope,
+    slos: Mapping[str, Mapping[str, Any]],
+    time_left_s: float | None,
+) -> _Read:
+    """Read the message of a query for ``scope``."""
+    request = message.parse(limits, said.parameters, slos, time_left_s)
+    check_outputs(request, scope.task)
+    return _Read(request, *check_inputs(scope.task, request.tensors), render_infer_call)
 
 
 @dataclass(slots=True)
 class _Open:
-    request: InferRequest
+    read: _Read
     scope: Scope
     model_name: str
-    tensors: Tensors
     respond: Respond
     owner: str  # the tenant of the key; empty where there are no keys
+
+
+def _answer_errors(answer: Callable[[], int | None], respond: Respond) -> int | None:
+    """Return what ``answer`` returns; what it raises is the answer."""
+    try:
+        return answer()
+    except ModellessError as error:
+        respond(render_error(error))
+    except Exception as error:
+        logger.exception("a request could not be answered")
+        respond(render_error(error))
+    return None
 
 
 def _owner(key: Key | None) -> str:
@@ -227,8 +264,9 @@ class V2Frontend:
         arrival_s: float,
         respond: Respond,
     ) -> int | None:
-        """Answer one HTTP request; see ``door.Frontend``."""
-        try:
+        """Answer one HTTP request; see ``calls.Frontend``."""
+
+        def answer() -> int | None:
             found = route(method, path)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
@@ -237,17 +275,28 @@ class V2Frontend:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
                 respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
-                return None
-            if found.endpoint is Endpoint.METRICS:
+            elif found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
-                return None
-            respond(self._describe(found, method, path, key))
-        except ModellessError as error:
-            respond(render_error(error))
-        except Exception as error:
-            logger.exception("a request could not be answered")
-            respond(render_error(error))
-        return None
+            else:
+                respond(self._describe(found, method, path, key))
+            return None
+
+        return _answer_errors(answer, respond)
+
+    def on_call(self, call: Call, respond: Respond) -> int | None:
+        """Answer one gRPC call; see ``calls.Frontend``."""
+
+        def answer() -> int | None:
+            endpoint = method_of(call.path)
+            key = self._access.check(endpoint, call.headers)
+            if endpoint is Endpoint.INFER:
+                return self._infer_call(call, respond, key)
+            found = route_call(endpoint, call.message)
+            reply = self._describe(found, "POST", call.path, key)
+            respond(translate_description(endpoint, reply))
+            return None
+
+        return _answer_errors(answer, respond)
 
     def on_abandoned(self, number: int) -> None:
         """Cancel a request whose client closed its connection."""
@@ -258,6 +307,9 @@ class V2Frontend:
                 return
             found.room.give_back()
             number = found.query_id
+            if number < 0:  # it was decompressed, and is read now
+                self.on_abandoned(number)
+                return
         if self._close(number) is not None:
             self.decide(QueryCancelled(number))
 
@@ -280,9 +332,7 @@ class V2Frontend:
         key: Key | None,
     ) -> int:
         said = read_headers(headers, self.limits)
-        scope = self._resolve(found, key)
-        if not self._is_served(scope.name):
-            self.servable.check(scope)
+        scope = self._find_served(found, key)
         room = _Room(self.budget)
         slos = self._access.slos(key)
         read = partial(_read_query, body, said, self.limits, scope, room, slos)
@@ -295,6 +345,40 @@ class V2Frontend:
             return self._enter(found, scope, arrival_s, key, respond, read())
         enter = partial(self._enter, found, scope, arrival_s, key)
         return self._set_aside(read, enter, respond, room)
+
+    def _infer_call(self, call: Call, respond: Respond, key: Key | None) -> int:
+        said = read_headers(call.headers, self.limits)
+        room = _Room(self.budget)
+        if call.is_compressed:
+            encoding = message_encoding(call.headers)
+            decode = partial(
+                decode_body, call.message, encoding, self.limits.max_body_bytes, room.take
+            )
+
+            def go_on(respond: Respond, plain: memoryview) -> int:
+                call_in_plain = call._replace(message=plain, is_compressed=False)
+                return self._infer_call(call_in_plain, respond, key)
+
+            return self._set_aside(decode, go_on, respond, room)
+        message = InferMessage(call.message)
+        found = Route(Endpoint.INFER, message.model_name, message.model_version)
+        scope = self._find_served(found, key)
+        slos = self._access.slos(key)
+        read = partial(_read_call, message, said, self.limits, scope, slos, call.time_left_s)
+        if (
+            message.structure_bytes <= self.limits.small_message_bytes
+            and len(call.message) <= self.limits.small_body_bytes
+        ):
+            return self._enter(found, scope, call.arrival_s, key, respond, read())
+        enter = partial(self._enter, found, scope, call.arrival_s, key)
+        return self._set_aside(read, enter, respond, room)
+
+    def _find_served(self, found: Route, key: Key | None) -> Scope:
+        """Return what a query names, if it can be served."""
+        scope = self._resolve(found, key)
+        if not self._is_served(scope.name):
+            self.servable.check(scope)
+        return scope
 
     def _take_feedback(self, body: bytes | memoryview, respond: Respond, owner: str) -> int | None:
         def count(respond: Respond, feedback: Sequence[Feedback]) -> int:
@@ -379,9 +463,7 @@ class V2Frontend:
             has_default_deadline=slo.latency_ms is None,
             size=item_size(scope.task, read.tensors),
         )
-        self._open[query.query_id] = _Open(
-            request, scope, found.name, read.tensors, respond, _owner(key)
-        )
+        self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
         try:
             effects = self._dispatcher.handle(QueryArrived(query), self._clock())
         except Exception:
@@ -445,6 +527,8 @@ class V2Frontend:
         endpoint = found.endpoint
         if endpoint is Endpoint.SERVER_METADATA:
             return metadata.server_metadata()
+        if endpoint is Endpoint.OPENAPI:
+            return openapi()
         if endpoint is Endpoint.HEALTH_LIVE:
             return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
@@ -463,7 +547,14 @@ class V2Frontend:
             raise NoSuchPathError(path)
         if endpoint is Endpoint.STATUS:
             return render_json(dict(self._status()))
+        if endpoint is Endpoint.STATISTICS and not found.name:
+            names = [(name, "1", name) for name in self._visible(self._catalog.tasks, key)]
+            return metadata.model_statistics(names, self._status().get("statistics", {}))
         scope = self._resolve(found, key)
+        if endpoint is Endpoint.STATISTICS:
+            version = found.version or ("" if scope.name.count("/") == 2 else "1")
+            named = [(found.name, version, scope.name)]
+            return metadata.model_statistics(named, self._status().get("statistics", {}))
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)
             return metadata.model_ready(found.name, self._is_served(scope.name), problem)
@@ -514,7 +605,7 @@ class V2Frontend:
         """Carry out effects: batches first, because devices should not wait for replies."""
         for effect in effects:
             if isinstance(effect, Execute):
-                inputs = [self._open[query_id].tensors for query_id in effect.query_ids]
+                inputs = [self._open[query_id].read.tensors for query_id in effect.query_ids]
                 self._run_batch(
                     RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
                 )
@@ -571,8 +662,8 @@ class V2Frontend:
         parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))
         try:
-            body, headers = render_infer(
-                found.request,
+            body, headers = found.read.render(
+                found.read.request,
                 self._outputs[effect.query_id],
                 model_name=found.model_name,
                 model_version=str(variant.version),

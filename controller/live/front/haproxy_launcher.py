@@ -19,9 +19,12 @@ supervision, reloads and health checks work as ever):
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
+- Replies are compressed for clients that accept it, as the gateways' event loops have better to do.
 - What HAProxy refuses itself is refused in JSON, as gateways do, once it has a request's head.
 - What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
   proxy, which says 404 once the gateways are being taken down.
+- Clients may speak HTTP/2 on their port, as gRPC does: HAProxy turns a call into a chunked request
+  of HTTP/1.1, and trailers back. It does not wait for a stream's body.
 - Serve has HAProxy share its port with nobody (``-dR``): then it could not listen beside a stand-in
   of ``haproxy_keeper``, whose socket was inherited and is not handed over. That flag is left out.
 - Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
@@ -66,6 +69,18 @@ _FRONTEND = re.compile(r"^(frontend http_frontend\n)(?:\s*bind .*\n)+", re.MULTI
 _FIRST_ERROR_FILE = re.compile(r"^(\s*)errorfile 502 ", re.MULTILINE)
 _RATE_WINDOW_S = 10
 
+_IS_CALL = "{ path_beg /inference. }"
+_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+_STREAM_SHARE = 128
+"""Of the requests that clients at one address may have open, one in so many may be a stream."""
+_OPEN_REQUESTS = """\
+backend open_requests
+    stick-table type ipv6 size 100k expire 60s store conn_cur
+backend open_streams
+    stick-table type ipv6 size 100k expire 60s store conn_cur
+"""
+"""Counts by address the requests that are open: an HTTP/2 connection may have a hundred."""
+
 OPERATORS_HEADER, OF_PORT, OF_SOCKET = "modelless-operators", "port", "socket"
 """A header that clients cannot send, and its values: on the operators' port, and straight on a
 gateway's own socket, which only this user reaches."""
@@ -95,9 +110,8 @@ def refusal_body(code: str, message: str) -> bytes:
     return json.dumps({"error": message, "code": code}, separators=(",", ":")).encode()
 
 
-TOO_MANY = refusal_body(
-    "overloaded", "too many requests from this address; try again in a few seconds"
-)
+_TOO_MANY = "too many requests from this address; try again in a few seconds"
+TOO_MANY = refusal_body("overloaded", _TOO_MANY)
 
 
 def refusal(status: int) -> bytes:
@@ -122,7 +136,7 @@ class Rules(NamedTuple):
     Attributes:
         clients: ``ADDRESS:PORT`` for clients.
         operators: ``ADDRESS:PORT`` for operators alone, with the port on which Serve listens.
-        connections: that clients at one address may have open.
+        connections: that clients at one address may have open, and as many requests.
         requests_per_s: that clients at one address may send.
         certificate: PEM file for clients' TLS; empty for none.
     """
@@ -149,6 +163,8 @@ def let_in(configuration: str, rules: Rules) -> str:
         return configuration
     of_clients = f"{{ dst_port {rules.clients.rpartition(':')[2]} }}"
     of_operators = f"{{ dst_port {rules.operators.rpartition(':')[2]} }}"
+    deny = f"http-request deny deny_status 429 hdr retry-after {_RATE_WINDOW_S}"
+    too_many = "if is_frequent or has_many_open"
     lines = [
         f"bind {rules.operators}  # {NOT_FOR_CLIENTS}",
         f"bind {rules.clients}{_tls(rules.certificate)}",
@@ -156,21 +172,28 @@ def let_in(configuration: str, rules: Rules) -> str:
         f"store conn_cur,http_req_rate({_RATE_WINDOW_S}s)",
         f"tcp-request connection track-sc0 src if {of_clients}",
         f"tcp-request connection reject if {{ sc0_conn_cur gt {rules.connections} }}",
-        f"http-request deny deny_status 429 content-type application/json "
-        f"string '{TOO_MANY.decode()}' hdr retry-after {_RATE_WINDOW_S} "
-        f"if {{ sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s} }}",
+        f"http-request track-sc1 src table open_requests if {of_clients}",
+        f"acl is_frequent sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s}",
+        f"http-request track-sc2 src table open_streams if {of_clients} {{ path {_STREAM} }}",
+        f"acl has_many_open sc1_conn_cur gt {rules.connections}",
+        f"acl has_many_open sc2_conn_cur gt {max(rules.connections // _STREAM_SHARE, 1)}",
+        f"{deny} content-type application/grpc hdr grpc-status 8 hdr grpc-message '{_TOO_MANY}' "
+        f"lf-string '%[var(txn.nothing)]' if {_IS_CALL} is_frequent or {_IS_CALL} has_many_open",
+        f"{deny} content-type application/json string '{TOO_MANY.decode()}' {too_many}",
         f"http-request del-header {OPERATORS_HEADER}",
         f"http-request set-header {OPERATORS_HEADER} {OF_PORT} if {of_operators}",
         f"http-request deny deny_status 404 if {{ path_beg /-/ }} !{of_operators}",
+        "compression algo gzip deflate",
+        "compression type application/json application/octet-stream text/plain",
     ]
     block = found[1] + "".join(f"    {line}\n" for line in lines)
-    return configuration[: found.start()] + block + configuration[found.end() :]
+    return configuration[: found.start()] + _OPEN_REQUESTS + block + configuration[found.end() :]
 
 
 def _tls(certificate: str) -> str:
     """What makes a port speak TLS, 1.2 at least; nothing without a certificate."""
     quoted = certificate.replace("\\", "\\\\").replace(" ", "\\ ")
-    return f" ssl crt {quoted} ssl-min-ver TLSv1.2" if certificate else ""
+    return f" ssl crt {quoted} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if certificate else ""
 
 
 NOT_FOR_CLIENTS = "not for clients"
@@ -230,8 +253,10 @@ def repeat_unanswered(configuration: str) -> str:
 
     That a query is repeated at all is Serve's setting, RAY_SERVE_HAPROXY_RETRY_ON.
     """
-    taken_in = rf"\1\2\n\1option http-buffer-request\n\1timeout http-request {MOST_SENDING_S}s"
-    text = re.sub(r"^(\s*)(retry-on .*)$", taken_in, configuration, flags=re.M)
+    in_time = rf"\1\2\n\1timeout http-request {MOST_SENDING_S}s"
+    text = re.sub(r"^(\s*)(retry-on .*)$", in_time, configuration, flags=re.M)
+    taken_in = f"http-request wait-for-body time {MOST_SENDING_S}s if !{{ path {_STREAM} }}"
+    text = _FRONTEND.sub(rf"\g<0>    {taken_in}\n", text)
     return re.sub(
         r"^(\s*default-server .*)$", r"\1 on-marked-down shutdown-sessions", text, flags=re.M
     )

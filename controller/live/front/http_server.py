@@ -1,66 +1,51 @@
-"""The gateway's door: HTTP/1.1 straight onto the frontend, with nothing in between.
+"""The gateway's door: HTTP/1.1 and gRPC straight onto the frontend, with nothing in between.
 
 Ray Serve's own path to a replica's code costs about 0.5 ms of CPU a request (identifiers, metrics,
 tasks, contexts); the door costs 0.03. It listens on a Unix socket that only HAProxy is told of.
 Parsing is httptools' (llhttp). One request at a time a connection: pipelined ones wait, and while
 too many do, or the client does not read its answers, nothing more is read from it.
+
+gRPC needs HTTP/2, which HAProxy speaks to clients: a call arrives here as a chunked POST, and its
+status goes out as a trailer (``api/grpc_calls``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import httptools
 import numpy as np
 
 from modelless.common.errors import InvalidInputError, ModellessError
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.grpc_calls import (
+    BEGINNING,
+    PREFIX_BYTES,
+    STREAM,
+    Call,
+    as_call_reply,
+    check_content_type,
+    is_call,
+    read_message,
+    read_prefix,
+    read_timeout_s,
+)
+from modelless.controller.api.v2_errors import Words, invalid
 from modelless.controller.api.v2_reply import (
+    REQUEST_ID,
     Headers,
     Reply,
     RequestIds,
     render_error,
     with_request_id,
 )
-from modelless.controller.live.front.bodies import BodyBudget, check_pace
-
-Respond = Callable[[Reply], None]
-
-
-class Frontend(Protocol):
-    """What answers requests.
-
-    Attributes:
-        limits: bounds on requests.
-        budget: of the memory for bodies.
-        replies: how many replies had each HTTP status; the server counts them here.
-    """
-
-    limits: Limits
-    budget: BodyBudget
-    replies: Counter[int]
-
-    def on_request(
-        self,
-        method: str,
-        path: bytes,
-        headers: Headers,
-        body: memoryview,
-        arrival_s: float,
-        respond: Respond,
-    ) -> int | None:
-        """Answer by calling ``respond`` once, now or later; if later, return a number for it."""
-        ...
-
-    def on_abandoned(self, number: int) -> None:
-        """The client of an unanswered request went away."""
-        ...
-
+from modelless.controller.live.front.bodies import check_pace
+from modelless.controller.live.front.call_stream import CallStream
+from modelless.controller.live.front.calls import Frontend, Respond
 
 _REASONS = {
     200: b"OK",
@@ -134,6 +119,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._is_going = False
         self._is_stalled = self._is_paused = False
         self._query_id: int | None = None
+        self._stream: CallStream | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._method = ""
         self._keep_alive = True
@@ -164,6 +150,9 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._waiting.clear()
         self._take_bytes(-self._taken_bytes)
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         if self._query_id is not None:
             self._frontend.on_abandoned(self._query_id)
             self._query_id = None
@@ -200,6 +189,8 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def check_pace(self, now_s: float) -> None:
         """Refuse a body that arrives too slowly."""
+        if self._stream is not None:
+            self._stream.check_pace(now_s)
         if self._body_began_s is None or self._is_paused:
             return
         try:
@@ -232,6 +223,8 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._stream is not None:
+            raise InvalidInputError("a request behind a stream: send it when the stream has ended.")
         self._method = self._parser.get_method().decode("ascii")
         self._keep_alive = self._parser.should_keep_alive()
         self._body_began_s = self._clock()
@@ -243,20 +236,46 @@ class DoorConnection(asyncio.BufferedProtocol):
                 self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
                 self._transport.write(_CONTINUE)
+        if self._path == STREAM and self._method == "POST":
+            self._begin_stream()
 
     def on_body(self, body: bytes) -> None:
+        if self._stream is not None:
+            self._stream.feed(body)
+            return
         end = self._filled + len(body)
-        if self._length is None:
+        if self._length is None and not is_call(self._path):
             self._frontend.limits.check_chunked_bytes(end, self._path)
         self._take_bytes(len(body))
-        if end > len(self._room):  # chunked: the length is known when the last chunk is there
-            room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
-            room[: self._filled] = self._room[: self._filled]
-            self._room = room
+        if end > len(self._room):
+            self._enlarge_room(body, end)
         self._room[self._filled : end] = body
         self._filled = end
 
+    def _enlarge_room(self, body: bytes, end: int) -> None:
+        """Make room for a chunked body up to ``end``, of which ``body`` comes next.
+
+        The length is known when the last chunk is there, except for that of a call.
+        """
+        size = max(2 * end, _READ_BYTES)
+        if is_call(self._path):
+            prefix = bytes(self._room[: min(self._filled, PREFIX_BYTES)]) + body[:PREFIX_BYTES]
+            if len(prefix) >= PREFIX_BYTES:
+                size = PREFIX_BYTES + read_prefix(prefix)[1]
+                if end > size:
+                    raise invalid("body", Words("more than one message"), "one message")
+            self._frontend.limits.check_body_bytes(size, self._path)
+        room = np.empty(size, np.uint8).data
+        room[: self._filled] = self._room[: self._filled]
+        self._room = room
+
     def on_message_complete(self) -> None:
+        if self._stream is not None:
+            self._stream.feed_end()
+            self._begin()
+            return
+        if self._transport is None or self._transport.is_closing():  # a stream has failed
+            return
         request = _Request(
             self._method,
             self._path,
@@ -296,6 +315,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         finally:
             self._is_going = False
         is_ready = len(self._waiting) < _MOST_WAITING and not self._is_stalled
+        is_ready = is_ready and not (self._stream is not None and self._stream.is_held)
         if self._is_paused and is_ready and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -313,36 +333,87 @@ class DoorConnection(asyncio.BufferedProtocol):
             reply = with_request_id(reply, request_id)
             self._query_id = None
             self._take_bytes(-min(len(request.body), self._taken_bytes))
-            self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
+            with_body = request.method != "HEAD"
+            self._write(reply, request.path, request.keep_alive, with_body=with_body)
 
-        query_id = self._frontend.on_request(
-            request.method,
-            request.path,
-            request.headers,
-            request.body,
-            request.arrival_s,
-            respond,
-        )
+        if is_call(request.path) and request.method == "POST":
+            query_id = self._call(request, respond)
+        else:
+            query_id = self._frontend.on_request(
+                request.method,
+                request.path,
+                request.headers,
+                request.body,
+                request.arrival_s,
+                respond,
+            )
         if self._busy:  # not answered yet
             self._query_id = query_id
 
-    def _write(self, reply: Reply, keep_alive: bool, *, with_body: bool = True) -> None:
+    def _call(self, request: _Request, respond: Respond) -> int | None:
+        try:
+            check_content_type(request.headers)
+            is_compressed, message = read_message(request.body)
+            left_s = read_timeout_s(request.headers)
+        except ModellessError as error:
+            respond(render_error(error))
+            return None
+        call = Call(
+            request.path, request.headers, message, is_compressed, request.arrival_s, left_s
+        )
+        return self._frontend.on_call(call, respond)
+
+    def _write(
+        self, reply: Reply, path: bytes, keep_alive: bool, *, with_body: bool = True
+    ) -> None:
         self._busy = False
         self._frontend.replies[reply.status] += 1
+        if is_call(path):
+            reply = as_call_reply(reply)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b"Status"))]
-        lines += [name + b": " + value for name, value in reply.headers]
-        if not keep_alive:
-            lines.append(b"connection: close")
-        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        head = _render_head(reply, keep_alive)
         transport.writelines((head, reply.body) if with_body else (head,))
         if not keep_alive:
             self._waiting.clear()
             transport.close()
         else:
             self._go_on()
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def _begin_stream(self) -> None:
+        """The reply's body begins now; messages in both directions follow."""
+        if self._busy:
+            raise InvalidInputError("a stream: got one behind other requests; send it alone.")
+        check_content_type(self._headers)
+        self._stream = CallStream(self._frontend, self, self._path, self._headers, self._clock)
+        self._busy = True
+        self._length = self._body_began_s = None
+        headers = [*BEGINNING, (REQUEST_ID, REQUEST_IDS.of(self._headers))]
+        self.write_stream(_render_head(Reply(200, b"", headers), self._keep_alive))
+
+    def write_stream(self, data: bytes) -> None:
+        """See ``call_stream.Connection``."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def hold_stream(self, is_held: bool) -> None:
+        """See ``call_stream.Connection``."""
+        if is_held:
+            self._pause()
+        else:
+            self._go_on()
+
+    def end_stream(self, *, is_whole: bool) -> None:
+        """See ``call_stream.Connection``."""
+        self._stream = None
+        self._busy = False
+        if is_whole and self._keep_alive:
+            self._go_on()
+        elif self._transport is not None:
+            self._transport.close()
 
     def _take_bytes(self, size_bytes: int) -> None:
         """Set memory aside for a body, or give it back if it is less than 0."""
@@ -357,10 +428,18 @@ class DoorConnection(asyncio.BufferedProtocol):
         reply = with_request_id(render_error(error), REQUEST_IDS.of(self._headers))
         self._body_began_s = None
         if not self._busy:
-            self._write(reply, keep_alive=False)
+            self._write(reply, self._path, keep_alive=False)
         elif self._transport is not None:
             self._frontend.replies[reply.status] += 1
             self._transport.close()
+
+
+def _render_head(reply: Reply, keep_alive: bool) -> bytes:
+    lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b"Status"))]
+    lines += [name + b": " + value for name, value in reply.headers]
+    if not keep_alive:
+        lines.append(b"connection: close")
+    return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 def door_path(folder: Path, replica_id: str) -> Path:

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
 
-import modelless.controller.api.v2_errors  # noqa: F401  (its errors are walked below)
+import modelless.controller.api.keys
+import modelless.controller.api.v2_errors  # noqa: F401  (their errors are walked below)
 from modelless.common.errors import ModellessError
+from modelless.controller.api.grpc_calls import STATUS_CODES
 from modelless.controller.api.v2_headers import SLO_HEADERS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, render_error
 from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS, parse_infer
@@ -44,8 +47,19 @@ def test_statuses_are_tabled() -> None:
     assert tabled == statuses(ModellessError)
 
 
+def test_codes_of_calls_are_tabled() -> None:
+    tabled = {
+        int(status): name
+        for name, told in re.findall(r"^\| `([A-Z_]+)` \| (\d{3}.*) \|$", PAGE, re.MULTILINE)
+        for status in re.findall(r"\d{3}(?! for)", told)
+    }
+    names = {code.value[0]: code.name for code in StatusCode}
+    codes = {status: names[code] for status, code in STATUS_CODES.items()}
+    assert tabled == {status: name for status, name in codes.items() if status != 200}
+
+
 def test_endpoints_are_tabled() -> None:
-    pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics)[^`]*)` \|"
+    pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics|openapi)[^`]*)` \|"
     tabled = re.findall(pattern, PAGE, re.MULTILINE)
     assert ("GET", "/modelless/receipts/{receipt_id}") in tabled
     tabled = [(method, path.replace("{receipt_id}", "g-1")) for method, path in tabled]
@@ -60,9 +74,10 @@ def test_the_curl_example_is_a_valid_request() -> None:
     assert request.tensors["image"].shape == (1, 2, 2, 3)
 
 
-def test_the_python_example_compiles() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    compile(code, "docs/api.md", "exec")
+def test_the_python_examples_compile() -> None:
+    over_http, over_grpc = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    for code in (over_http, over_grpc):
+        compile(code, "docs/api.md", "exec")
 
 
 def test_the_error_shown_is_the_error_given() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from modelless.common.errors import InvalidInputError
@@ -45,6 +46,18 @@ def parse(request: object, payload: bytes = b"", **kwargs: Any) -> Any:
 
 
 # --- what the real client sends
+
+
+def test_bf16_arrives_as_fp32_and_never_in_json() -> None:
+    sent = RNG.random((3, 5)).astype(bfloat16)
+    request = parse_infer(*made_by_client(sent, "BF16"))
+    assert request.tensors["image"].dtype == np.float32
+    np.testing.assert_array_equal(request.tensors["image"], sent.astype(np.float32))
+    with pytest.raises(InvalidInputError, match="BF16 in JSON"):
+        parse(with_input(datatype="BF16"))
+    entry = {"datatype": "BF16", "data": ..., "parameters": {"binary_data_size": 3}}
+    with pytest.raises(InvalidInputError, match="got 3; allowed: 4, as BF16"):
+        parse(with_input(**entry), b"abc")
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])

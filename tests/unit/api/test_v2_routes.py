@@ -29,6 +29,8 @@ VARIANT = "imagenet/efficientnet-lite0/int8-224"
         ),
         ("GET", "/v2/models/imagenet/ready", Route(Endpoint.MODEL_READY, "imagenet")),
         ("GET", "/v2/models/imagenet/config", Route(Endpoint.MODEL_CONFIG, "imagenet")),
+        ("GET", "/v2/models/imagenet/stats", Route(Endpoint.STATISTICS, "imagenet")),
+        ("GET", "/v2/models/stats", Route(Endpoint.STATISTICS)),
         ("POST", "/v2/models/imagenet/infer", Route(Endpoint.INFER, "imagenet")),
         ("POST", f"/v2/models/{VARIANT}/infer", Route(Endpoint.INFER, VARIANT)),
         (

@@ -47,6 +47,7 @@ class Front:
         path: of its socket.
         ring: the keys that count.
         tags: of its receipts.
+        statistics: as the control loop tells them.
         access: decides who may do what.
         ran: batches that the device was given.
         answers_at_once: whether the device does; else ``finish`` ends the batches.
@@ -63,6 +64,7 @@ class Front:
         self.ring = KeyRing()
         self.tags = ReceiptTags()
         self.access = Access(settings, lambda: self.ring)
+        self.statistics: dict[str, dict[str, list[float]]] = {}
         self.path = path
         self.ran: list[RunBatch] = []
         self.answers_at_once = True
@@ -78,7 +80,7 @@ class Front:
             10.0,
             "g",
             FeedbackDesk("g", arms, knowledge.catalog.tasks, self.tags),
-            lambda: {"members": []},
+            lambda: {"members": [], "statistics": self.statistics},
             lambda at_s: None,
             lambda respond: None,
             lambda: None,

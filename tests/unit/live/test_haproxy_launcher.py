@@ -116,8 +116,9 @@ backend http-a
 
 def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_queries_back():
     text = repeat_unanswered(RETRIED)
-    assert "    retry-on conn-failure empty-response\n    option http-buffer-request\n" in text
-    assert "    timeout http-request 30s\n" in text
+    assert "    retry-on conn-failure empty-response\n    timeout http-request 30s\n" in text
+    rule = "    http-request wait-for-body time 30s if !{ path /inference.GRPCInferenceService/"
+    assert f"    bind 127.0.0.1:8000\n{rule}ModelStreamInfer }}\n" in text
     assert "    default-server inter 1s check on-marked-down shutdown-sessions\n" in text
 
 

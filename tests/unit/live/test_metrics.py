@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from modelless.controller.api.v2_metadata import model_statistics
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters
@@ -154,3 +157,21 @@ def test_names_follow_the_conventions() -> None:
         base = name.removesuffix("_total")
         for unit in ("seconds", "bytes", "ratio", "usd"):
             assert f"_{unit}_" not in base, "a unit ends the name"
+
+
+def test_statistics_say_what_was_asked_and_what_ran() -> None:
+    metrics = ClusterMetrics({"cpu-1": CPU}, list)
+    metrics.add(gateway())
+    metrics.add(gateway())
+    queries, batches = metrics.statistics()["queries"], metrics.statistics()["batches"]
+    assert queries == {"pixels": [4, 0, pytest.approx(0.64)], "pixels/mean": [0, 2, 0.0]}
+    assert batches == {VARIANT: [4.0, 2.0, 20.0]}
+    (row,) = json.loads(model_statistics([("pixels", "1", "pixels")], metrics.statistics()).body)[
+        "model_stats"
+    ]
+    assert (row["inference_count"], row["execution_count"]) == (4, 2)
+    assert row["inference_stats"] == {
+        "success": {"count": 4, "ns": 640_000_000},
+        "fail": {"count": 2, "ns": 0},
+        "compute_infer": {"count": 2, "ns": 20_000_000_000},
+    }

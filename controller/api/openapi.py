@@ -1,0 +1,321 @@
+"""The OpenAPI description of the HTTP interface, made of the constants that the code checks by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import modelless
+from modelless.controller.api.v2_headers import (
+    SLO_HEADERS,
+    SLO_NAME_PARAMETER,
+    TENANT_PARAMETER,
+)
+from modelless.controller.api.v2_limits import DEFAULT_LIMITS
+from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
+from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS
+from modelless.controller.api.v2_tensors import DATATYPES
+from modelless.variants.vocabulary import WHEN_LATE
+
+_Schema = Mapping[str, Any]
+
+_TEXT: Final[_Schema] = {"type": "string"}
+_NUMBER: Final[_Schema] = {"type": "number"}
+_FLAG: Final[_Schema] = {"type": "boolean"}
+_COUNT: Final[_Schema] = {"type": "integer", "minimum": 0}
+_SHORT: Final[_Schema] = {"type": "string", "minLength": 1, "maxLength": 256}
+_NAME: Final[_Schema] = {
+    "type": "string",
+    "pattern": r"^[a-z0-9][a-z0-9._-]{0,63}$",
+    "not": {"pattern": r"\.\."},
+}
+
+_LIMITS: Final[Mapping[str, _Schema]] = {
+    "latency_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
+    "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
+    "max_cost_usd": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000},
+    "priority": {"type": "integer", "minimum": 0, "maximum": 9},
+    "when_late": {"enum": list(WHEN_LATE)},
+    TENANT_PARAMETER: _NAME,
+    SLO_NAME_PARAMETER: _TEXT,
+}
+
+
+def _object(properties: Mapping[str, _Schema], *required: str, closed: bool = True) -> _Schema:
+    found: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        found["required"] = list(required)
+    if closed:
+        found["additionalProperties"] = False
+    return found
+
+
+def _list(of: _Schema, **bounds: int) -> _Schema:
+    return {"type": "array", "items": of, **bounds}
+
+
+def _optional(schema: _Schema) -> _Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+_SHAPE: Final = _list(_COUNT, maxItems=DEFAULT_LIMITS.max_dims)
+_SPEC: Final = _object(
+    {"name": _TEXT, "datatype": _TEXT, "shape": _list({"type": "integer"})},
+    "name", "datatype", "shape",
+)  # fmt: skip
+_CONFIGURED: Final = _object(
+    {"name": _TEXT, "data_type": _TEXT, "dims": _list({"type": "integer"})},
+    "name", "data_type", "dims",
+)  # fmt: skip
+_DURATION: Final = _object({"count": _COUNT, "ns": _COUNT}, "count", "ns")
+
+_QUERY: Final = _object(
+    {
+        "id": _optional({"type": "string", "maxLength": DEFAULT_LIMITS.max_id_chars}),
+        "model_name": {},
+        "model_version": {},
+        "parameters": _optional(
+            {
+                "type": "object",
+                "properties": {
+                    **{name: _optional(schema) for name, schema in _LIMITS.items()},
+                    **{name: {} for name in PROTOCOL_PARAMETERS},
+                    "binary_data_output": _optional(_FLAG),
+                },
+                "patternProperties": {"^triton_": {}},
+                "additionalProperties": False,
+            }
+        ),
+        "inputs": _list(
+            _object(
+                {
+                    "name": _SHORT,
+                    "datatype": {"enum": list(DATATYPES)},
+                    "shape": _SHAPE,
+                    "data": _optional(_list({})),
+                    "parameters": _optional(
+                        _object({"binary_data_size": _optional(_COUNT), "content_type": {}})
+                    ),
+                },
+                "name", "datatype", "shape",
+            ),
+            minItems=1,
+            maxItems=DEFAULT_LIMITS.max_tensors,
+        ),
+        "outputs": _optional(
+            _list(
+                _object(
+                    {
+                        "name": _SHORT,
+                        "parameters": _optional(
+                            _object(
+                                {
+                                    "binary_data": _FLAG,
+                                    "classification": {**_COUNT, "maximum": 2**31 - 1},
+                                    "content_type": {},
+                                }
+                            )
+                        ),
+                    },
+                    "name",
+                ),
+                maxItems=DEFAULT_LIMITS.max_tensors,
+            )
+        ),
+    },
+    "inputs",
+)  # fmt: skip
+
+_ANSWER: Final = _object(
+    {
+        "model_name": _TEXT,
+        "model_version": _TEXT,
+        "id": _TEXT,
+        "parameters": _object(
+            {
+                name: {"type": ["string", "number", "null"], "description": meaning}
+                for name, meaning in REPLY_PARAMETERS.items()
+            },
+            closed=False,
+        ),
+        "outputs": _list(
+            _object(
+                {
+                    "name": _TEXT,
+                    "datatype": {"enum": list(DATATYPES)},
+                    "shape": _list(_COUNT),
+                    "data": _list({}),
+                    "parameters": _object({"binary_data_size": _COUNT}, "binary_data_size"),
+                },
+                "name", "datatype", "shape",
+            )
+        ),
+    },
+    "model_name", "model_version", "parameters", "outputs",
+)  # fmt: skip
+
+_ERROR: Final = _object(
+    {
+        "error": _TEXT,
+        "code": _TEXT,
+        "field": _TEXT,
+        "hint": _TEXT,
+        "request_id": _TEXT,
+        "receipt_id": _TEXT,
+    },
+    "error", "code",
+)  # fmt: skip
+
+_STATISTICS: Final = _object(
+    {
+        "model_stats": _list(
+            _object(
+                {
+                    "name": _TEXT,
+                    "version": _TEXT,
+                    "inference_count": _COUNT,
+                    "execution_count": _COUNT,
+                    "inference_stats": _object(
+                        {"success": _DURATION, "fail": _DURATION, "compute_infer": _DURATION}
+                    ),
+                }
+            )
+        )
+    },
+    "model_stats",
+)
+
+_FEEDBACK: Final = _object(
+    dict.fromkeys(("counted", "passed_on", "ignored"), _COUNT),
+    "counted", "passed_on", "ignored",
+)  # fmt: skip
+
+_READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
+
+_GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
+    "/v2": (
+        "The server's name, version and extensions",
+        _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}, "name", "version"),
+    ),
+    "/v2/health/live": (
+        "Whether the gateway can go on",
+        _object({"live": _FLAG, "problem": _TEXT}, "live"),
+    ),
+    "/v2/health/ready": ("Whether every task is served", _READY),
+    "/v2/models/stats": ("What was asked and what ran, by task", _STATISTICS),
+    "/v2/models/{name}": (
+        "The inputs and outputs of a task",
+        _object(
+            {
+                "name": _TEXT,
+                "versions": _list(_TEXT),
+                "platform": _TEXT,
+                "inputs": _list(_SPEC),
+                "outputs": _list(_SPEC),
+                "parameters": {"type": "object"},
+            },
+            "name", "versions", "platform", "inputs", "outputs",
+        ),
+    ),
+    "/v2/models/{name}/ready": (
+        "Whether a query for the name can be answered",
+        _object({"name": _TEXT, "ready": _FLAG, "reason": _TEXT}, "name", "ready"),
+    ),
+    "/v2/models/{name}/config": (
+        "Triton's model configuration, as far as it applies",
+        _object(
+            {
+                "name": _TEXT,
+                "platform": _TEXT,
+                "backend": _TEXT,
+                "max_batch_size": _COUNT,
+                "input": _list(_CONFIGURED),
+                "output": _list(_CONFIGURED),
+            },
+            "name", "max_batch_size", "input", "output",
+        ),
+    ),
+    "/v2/models/{name}/stats": ("What was asked for the name, and what ran", _STATISTICS),
+    "/modelless/receipts/{receipt_id}": ("The record of a decision", {"type": "object"}),
+    "/modelless/status": ("For operators: the cluster now", {"type": "object"}),
+    "/openapi.json": ("This document", {"type": "object"}),
+}  # fmt: skip
+
+_UNREADY: Final = ("/v2/health/live", "/v2/health/ready", "/v2/models/{name}/ready")
+_OPEN_TO_ALL: Final = ("/v2", "/v2/health/live", "/v2/health/ready", "/openapi.json")
+_INDEX: Final = _list(
+    _object({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}, "name", "state")
+)
+
+
+def _content(schema: _Schema, kind: str = "application/json") -> dict[str, Any]:
+    return {kind: {"schema": schema}}
+
+
+def _operation(path: str, summary: str, answer: _Schema, *errors: int) -> dict[str, Any]:
+    """Return an operation whose errors are these statuses, besides those of any request."""
+    known = {400, 405, 408, 413, 429, 500, 503, *errors}
+    if path not in _OPEN_TO_ALL:
+        known |= {401, 403}
+    responses: dict[str, Any] = {"200": {"description": "Yes", "content": _content(answer)}}
+    error = {"$ref": "#/components/schemas/Error"}
+    for status in sorted(known):
+        schema = {"anyOf": [error, answer]} if status == 503 and path in _UNREADY else error
+        responses[str(status)] = {"description": "Why not", "content": _content(schema)}
+    found: dict[str, Any] = {"summary": summary, "responses": responses}
+    if path not in _OPEN_TO_ALL:
+        found["security"] = [{"key": []}, {}]
+    return found
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": _TEXT}
+        for name in ("name", "receipt_id")
+        if f"{{{name}}}" in path
+    ]
+
+
+@cache
+def openapi() -> Reply:
+    """``GET /openapi.json``: the description, OpenAPI 3.1."""
+    paths: dict[str, Any] = {}
+    for path, (summary, answer) in _GETS.items():
+        errors = (404,) if "{" in path or path == "/modelless/status" else ()
+        operation = _operation(path, summary, answer, *errors)
+        paths[path] = {"get": operation, "parameters": _path_parameters(path)}
+    metrics = _operation("/metrics", "For operators: metrics for Prometheus", _TEXT, 404)
+    metrics["responses"]["200"]["content"] = _content(_TEXT, "text/plain")
+    paths["/metrics"] = {"get": metrics}
+
+    infer = _operation("/v2/models/{name}/infer", "Inference", _ANSWER, 404, 411, 415, 422, 504)
+    infer["requestBody"] = {
+        "required": True,
+        "content": _content(_QUERY) | _content({}, "application/octet-stream"),
+    }
+    infer["responses"]["200"]["content"] |= _content({}, "application/octet-stream")
+    infer["parameters"] = [
+        {"name": header.decode(), "in": "header", "schema": _LIMITS[parameter]}
+        for header, parameter in SLO_HEADERS.items()
+    ]
+    paths["/v2/models/{name}/infer"] = {
+        "post": infer,
+        "parameters": _path_parameters("/v2/models/{name}/infer"),
+    }
+    index = _operation("/v2/repository/index", "What clients can ask for", _INDEX)
+    paths["/v2/repository/index"] = {"post": index}
+    feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
+    feedback["requestBody"] = {"required": True, "content": _content({})}
+    paths["/modelless/feedback"] = {"post": feedback}
+    return render_json(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "modelless", "version": modelless.__version__},
+            "paths": paths,
+            "components": {
+                "schemas": {"Error": _ERROR},
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )

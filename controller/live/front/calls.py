@@ -1,0 +1,48 @@
+"""What a gateway's servers ask of its frontend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from modelless.controller.api.grpc_calls import Call
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Headers, Reply
+from modelless.controller.live.front.bodies import BodyBudget
+
+Respond = Callable[[Reply], None]
+
+
+class Frontend(Protocol):
+    """What answers requests.
+
+    Attributes:
+        limits: bounds on requests.
+        budget: of the memory for bodies.
+        replies: how many replies had each HTTP status; the server counts them here.
+    """
+
+    limits: Limits
+    budget: BodyBudget
+    replies: Counter[int]
+
+    def on_request(
+        self,
+        method: str,
+        path: bytes,
+        headers: Headers,
+        body: memoryview,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int | None:
+        """Answer by calling ``respond`` once, now or later; if later, return a number for it."""
+        ...
+
+    def on_call(self, call: Call, respond: Respond) -> int | None:
+        """Answer a gRPC call as ``on_request`` does; the body of a reply of 200 is a message."""
+        ...
+
+    def on_abandoned(self, number: int) -> None:
+        """The client of an unanswered request went away."""
+        ...
