@@ -23,9 +23,9 @@ class Watched(MeasuredCostModel):
     rows: list[tuple[float, ...]]
     made: list[Watched] = []  # noqa: RUF012
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.blind = MeasuredCostModel(*arguments)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.blind = MeasuredCostModel(*arguments, **named)
         self.rows = []
         self.made.append(self)
 

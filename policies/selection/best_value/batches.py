@@ -14,6 +14,8 @@ from modelless.policies.views import FloatArray, QueryView
 
 _SIZES = 5
 """Batch sizes that are considered for a query that is left for later."""
+_ALIKE_POINTS = 1.0
+"""Batches whose gains differ by less are worth the same: the largest of them runs."""
 
 
 class Later:
@@ -65,12 +67,14 @@ class Terms(NamedTuple):
 
     Attributes:
         price: points a second.
+        pressure: share of the time beyond its members' shares of a full batch that is charged.
         miss_points: see ``Later``.
         higher: queries of higher priorities that it may keep waiting.
         idle_s: in how many seconds another worker can serve those.
     """
 
     price: float
+    pressure: float
     miss_points: float
     higher: Higher | None
     idle_s: float
@@ -100,7 +104,9 @@ def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Bat
     points = (menu.accuracy_percent[rows] + terms.miss_points)[:, None] * members
     if terms.higher is not None and terms.idle_s > 0.0:
         points = points - terms.higher.lost(np.minimum(busy_s, terms.idle_s))
-    net = np.where(is_batch, points - terms.price * busy_s, -np.inf)
+    share_s = menu.item_s[rows] * (items[end] - items[first])
+    charged_s = share_s + terms.pressure * np.maximum(busy_s - share_s, 0.0)
+    net = np.where(is_batch, points - terms.price * charged_s, -np.inf)
     gain = net - (left[end] - left[first])
     if not is_batch.any():
         return None
@@ -108,10 +114,14 @@ def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Bat
     if net.max() < 0.0 < terms.price:  # nothing is worth the price: take the most points a second
         best_by = np.where(is_batch, points, -np.inf) / busy_s
     row, column = divmod(int(best_by.argmax()), most)
+    best = float(gain[row, column])
+    for wider in range(column + 1, most):
+        if members[row, wider] > members[row, column]:
+            if gain[row, wider] < best - _ALIKE_POINTS:
+                break
+            column = wider
     chosen = tuple(queries[int(first[row, column]) : int(end[row, column])])
-    return Batch(
-        float(gain[row, column]), menu.variant_ids[rows[row]], chosen, float(busy_s[row, column])
-    )
+    return Batch(best, menu.variant_ids[rows[row]], chosen, float(busy_s[row, column]))
 
 
 def _first_members(sure_s: FloatArray, slack_s: FloatArray) -> npt.NDArray[np.intp]:

@@ -199,9 +199,11 @@ class BestValue(SelectionPolicy):
         pool = self._fleet.on_idle(worker, now_s)
         if now_s - pool.priced_s >= self._reprice_s:
             self._find_price(worker, pool, queues, now_s)
+        waiting = sum([len(queue.queries) for queue in queues])
+        fill = min(waiting / (worker.max_batch * pool.count), 1.0)
         dropped: list[QueryView] = []
         batches = (
-            self._best_of(worker, pool, queue.scope, queue.queries, now_s, dropped)
+            self._best_of(worker, pool, queue.scope, queue.queries, fill, now_s, dropped)
             for queue in _most_urgent_first(queues)
         )
         found = islice(filter(None, batches), _QUEUES_LOOKED_AT)
@@ -217,10 +219,14 @@ class BestValue(SelectionPolicy):
         pool: Pool,
         scope: str,
         queued: Sequence[QueryView],
+        fill: float,
         now_s: float,
         dropped: list[QueryView],
     ) -> Batch | None:
-        """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve."""
+        """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve.
+
+        ``fill``: how far the queries that wait would fill a batch of every worker, 0 to 1.
+        """
         menu = pool.menu(worker, scope, queued[0].size)
         if not menu.variant_ids:
             return None
@@ -255,11 +261,14 @@ class BestValue(SelectionPolicy):
         if not queries:
             gamble = _gamble(menu, doubtful, now_s)
             if gamble is None and fillers:
-                return self._best_of(worker, pool, scope, fillers, now_s, dropped)
+                return self._best_of(worker, pool, scope, fillers, fill, now_s, dropped)
             return gamble
         wait_s = self._fleet.next_idle_s(scope, worker.worker_id, now_s)
+        limit_s = queries[0].deadline_s - queries[0].arrival_s
+        waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
         terms = Terms(
             pool.price,
+            max(waited, fill),
             self._miss_points,
             pool.higher.get(queries[0].priority),
             pool.next_idle_s(worker.worker_id, now_s),

@@ -23,6 +23,7 @@ class Menu:
         accuracy_percent: shape (n,), descending.
         typical_s, sure_s: p50 and p95 of a batch's latency, shape (n, K); inf where unknown.
         busy_s: for how long a batch occupies the worker, shape (n, K); inf where unknown.
+        item_s: least device time for an item in any batch, shape (n, 1).
     """
 
     variant_ids: tuple[str, ...]
@@ -30,6 +31,7 @@ class Menu:
     typical_s: FloatArray
     sure_s: FloatArray
     busy_s: FloatArray
+    item_s: FloatArray
 
     @property
     def most(self) -> int:
@@ -72,4 +74,5 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
         typical_s[kept],
         sure_s[kept],
         busy_s,
+        (busy_s / np.arange(1.0, most + 1.0)).min(axis=1, initial=np.inf)[:, None],
     )
