@@ -52,7 +52,7 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
     known_items: dict[Hashable, list[TableRow]] = defaultdict(list)
     for row in known:
         known_devices[_device(row)].append(row)
-        known_items[_item(row), row.device].append(row)
+        known_items[row.item, row.device].append(row)
     by_device: dict[Hashable, list[NumberedRow]] = defaultdict(list)
     for line, row in rows:
         by_device[_device(row)].append((line, row))
@@ -62,7 +62,7 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
         whole = _compare_with_best(some)
         by_kind = _compare_with_kind(some, known_devices.values())
         for (line, row), other, item in zip(mine, by_kind, _compare_rows(some), strict=True):
-            same = known_items.get((_item(row), row.device), ())
+            same = known_items.get((row.item, row.device), ())
             reason = _compare_with_peak(row) or _compare_with_item(row, same)
             if reason := reason or whole or other or item:
                 found[line] = reason
@@ -184,12 +184,8 @@ def _unit(is_less: bool) -> str:
     return "seconds" if is_less else "microseconds"
 
 
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
-
-
 def _point(row: TableRow) -> Hashable:
-    return (*_item(row), row.batch, row.concurrency)
+    return (*row.item, row.batch, row.concurrency)
 
 
 def _waiting(row: TableRow) -> int:

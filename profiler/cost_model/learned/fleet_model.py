@@ -99,12 +99,12 @@ class FleetModel:
     def learned_from(self, device_class: str) -> list[LearnedDevice]:
         """Returns the devices of the knowledge base that a class learns from, the nearest first."""
         rows = [self._rows[row] for row in self._classes[device_class]]
-        items = {_item(row) for row in rows}
+        items = {row.item for row in rows}
         by_device: dict[tuple[str, str], list[TableRow]] = {}
         for row in _most_relevant(self._knowledge, rows):
             by_device.setdefault((row.device, row.device_kind), []).append(row)
         return [
-            LearnedDevice(*key, len(some), len({_item(row) for row in some} & items))
+            LearnedDevice(*key, len(some), len({row.item for row in some} & items))
             for key, some in by_device.items()
         ]
 
@@ -266,7 +266,7 @@ class ItemNames:
         for row in knowledge:
             if row.source != SOURCE:
                 by_source.setdefault(row.source, {}).setdefault(_name(row), row)
-        items = list({_item(row): row for row in own}.values())
+        items = list({row.item: row for row in own}.values())
         best, count = SOURCE, 0
         for source in sorted(by_source):
             matched = sum(_find(by_source[source], row) is not None for row in items)
@@ -316,27 +316,23 @@ def _name(row: TableRow) -> tuple[str, int | None]:
     return re.sub(r"[^a-z0-9]+", "-", row.model.lower()).strip("-"), row.resolution_px
 
 
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
-
-
 def _most_relevant(knowledge: Sequence[TableRow], wanted: Sequence[TableRow]) -> list[TableRow]:
     """Returns the rows to learn from: those of the same items first, device by device.
 
     The devices with most of the items come first, those of the same kind before others.
     """
     kind = wanted[0].device_kind
-    items = {_item(row) for row in wanted}
+    items = {row.item for row in wanted}
     by_device: dict[Hashable, list[TableRow]] = {}
     for row in knowledge:
         by_device.setdefault((row.source, row.device), []).append(row)
 
     def nearness(rows: Sequence[TableRow]) -> tuple[int, bool]:
-        return -len({_item(row) for row in rows} & items), rows[0].device_kind != kind
+        return -len({row.item for row in rows} & items), rows[0].device_kind != kind
 
     devices = sorted(by_device.values(), key=nearness)
-    same = [row for rows in devices for row in rows if _item(row) in items][:MOST_LEARNED]
-    others = [row for rows in devices for row in rows if _item(row) not in items]
+    same = [row for rows in devices for row in rows if row.item in items][:MOST_LEARNED]
+    others = [row for rows in devices for row in rows if row.item not in items]
     others.sort(key=lambda row: row.device_kind != kind)
     of_kind = sum(row.device_kind == kind for row in others)
     left = MOST_LEARNED - len(same)
