@@ -1,4 +1,4 @@
-"""Predicting what a model that is not registered would cost on a device."""
+"""Predicts the cost of a model that is not registered on a device."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ModelPrediction:
 
 @dataclass(frozen=True, slots=True)
 class _RowFacts(PlacementFacts):
-    """A placement that a row describes: the row, but for its batch and its latency."""
+    """A placement whose facts are those of a row, ``template``, without its batch and latency."""
 
     template: TableRow | None = None
 
@@ -209,7 +209,7 @@ ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
 def _find_device(
     name: str, knowledge: Sequence[TableRow], own: Mapping[str, DeviceClass]
 ) -> DeviceClass:
-    """A device that this machine does not have; its class says only the kind."""
+    """Returns a class for a device that this machine does not have; only its kind is known."""
     kinds = {row.device: row.device_kind for row in knowledge}
     published = find_known_device(name)
     kind = kinds.get(name) or (published.kind if published is not None else None)
@@ -220,7 +220,7 @@ def _find_device(
 
 
 def _row_on(name: str, subject: PlacementFacts, knowledge: Sequence[TableRow]) -> TableRow:
-    """The model as a row of another device, in the table and with the engine that it has most."""
+    """Returns the model as a row of another device, with its most frequent source and engine."""
     row = replace(subject.row(1, 1.0), device=name)
     there = Counter((row.source, row.engine) for row in knowledge if row.device == name)
     if not there:
@@ -249,7 +249,7 @@ def _variant(path: Path, data: bytes, graph: GraphFacts, engine: Engine) -> Vari
 def _rules(
     registry: Registry, facts: DeviceFacts, measured: Sequence[Measurement], engine: Engine
 ) -> FigureRules | None:
-    """Memory and load time as measured here or else on other machines; None if nothing was."""
+    """Returns rules for memory and load time, as measured here or elsewhere; None if too little."""
     sizes = {each.id: float(each.artifact_bytes) for each in registry.catalog().versions.values()}
     for rows in (measured, Records(registry.store).elsewhere(facts)):
         some = [r for r in rows if r.variant_id in sizes and r.engine.startswith(engine.value)]
@@ -259,6 +259,6 @@ def _rules(
 
 
 def _most_memory(size_bytes: float, graph: GraphFacts, batch: int) -> float | None:
-    """The file and all activations at once, which engines stay below; None if they are unknown."""
+    """Returns the bytes of the file and all activations, an upper bound; None if unknown."""
     activations = graph.activation_bytes
     return None if activations is None else size_bytes + float(batch * activations)
