@@ -52,7 +52,7 @@ def _find_price_of_arrivals(
 
 
 class _HiddenPrice(float):
-    """A price that is charged, and that is not seen to be above 0."""
+    """A price that is charged, although it compares as not above 0."""
 
     def __gt__(self, other: object) -> bool:
         return False

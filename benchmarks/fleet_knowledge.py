@@ -1,4 +1,4 @@
-"""How well ``select`` predicts a new machine, by its own measurements and by what others measured.
+"""Measures how well ``select`` predicts a new machine with and without other devices' profiles.
 
 For each device of some tables of profiles, it makes a home in which the device's rows are variants,
 imports the tables without the device, stores a few of its rows as this machine's measurements, and
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
-    """One row of each model at the device's usual batch and engine, by the fewest clients."""
+    """Return a row of each model at the usual batch and engine, with the fewest clients."""
     rows = [row for row in rows if row.precision.lower() in PRECISIONS]
     rows = [row for row in rows if row.device_kind in ENGINES]
     usual, _ = Counter((row.batch, row.engine) for row in rows).most_common(1)[0]
@@ -85,7 +85,7 @@ def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
 def judge(
     mine: Sequence[TableRow], known: Sequence[TableRow], shots: int, seed: int
 ) -> dict[str, float]:
-    """The errors of what ``select`` predicts of the variants that were not measured."""
+    """Return the errors of what ``select`` predicts for variants that were not measured."""
     facts = facts_of(mine[0])
     kind, batch = mine[0].device_kind, mine[0].batch
     names = [variant_name(row) for row in mine]
@@ -154,7 +154,7 @@ TASK_FIELDS = {
 
 
 def facts_of(row: TableRow) -> DeviceFacts:
-    """A machine that has the device."""
+    """Return facts of a machine that has the device of a row."""
     gpus = (GpuFacts(row.device, MANY_BYTES, "1"),) if row.device_kind == "gpu" else ()
     engines = {ENGINES[row.device_kind].value: "1.0"}
     return DeviceFacts(row.device, "x86_64", 1, None, (), {}, MANY_BYTES, gpus, engines)
@@ -167,7 +167,7 @@ def variant_name(row: TableRow) -> str:
 
 
 def variant_row(row: TableRow, name: str) -> VariantRow:
-    """The row as a registered variant."""
+    """Return the row as a registered variant."""
     _, model, variant = name.split("/")
     return VariantRow(
         id=f"{name}@1",
@@ -189,7 +189,7 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
 
 
 def measurement(row: TableRow, name: str, facts: DeviceFacts) -> Measurement:
-    """The row as a measurement of this machine."""
+    """Return the row as a measurement of this machine."""
     p50_s = row.latency_ms / 1e3
     return Measurement(
         variant_id=f"{name}@1",

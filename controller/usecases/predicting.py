@@ -66,7 +66,7 @@ class PredictedBatch:
 
 @dataclass(frozen=True, slots=True)
 class ModelPrediction:
-    """What a model would cost on a device.
+    """The predicted latency, memory and load time of a model on a device.
 
     Attributes:
         model, device: names.

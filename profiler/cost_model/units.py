@@ -30,7 +30,7 @@ _QUICKER_FACTOR = 160.0
 """How much quicker than the typical row of its device, by its multiply-adds, a row may be."""
 
 _MOST_OF_PEAK = 3.0
-"""How far a latency may exceed the published peak: fused or pruned layers, boosted clocks."""
+"""The largest rate over the published peak: layers may be fused or pruned, and clocks boosted."""
 
 _LEAST_OF_PEAK = 1e-3
 """The least share of the peak that a device reaches with the best of its large networks."""
