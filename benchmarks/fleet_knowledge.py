@@ -25,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 
+from modelless.controller.usecases.predicting import ENGINE_OF_KIND
 from modelless.controller.usecases.selecting import select
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts
 from modelless.profiler.measure.measurement import Measurement
@@ -32,9 +33,7 @@ from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import TableRow, read_table, write_table
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import ArtifactRow, ModelRow, TaskRow, VariantRow
-from modelless.variants.vocabulary import Engine
 
-ENGINES = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
 PRECISIONS = {
     "": "fp32",
     "float": "fp32",
@@ -74,7 +73,7 @@ def main() -> None:
 def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
     """Return a row of each model at the usual batch and engine, with the fewest clients."""
     rows = [row for row in rows if row.precision.lower() in PRECISIONS]
-    rows = [row for row in rows if row.device_kind in ENGINES]
+    rows = [row for row in rows if row.device_kind in ENGINE_OF_KIND]
     usual, _ = Counter((row.batch, row.engine) for row in rows).most_common(1)[0]
     rows = sorted(rows, key=lambda row: row.concurrency or 1, reverse=True)
     kept = {(row.model, row.resolution_px): row for row in rows if (row.batch, row.engine) == usual}
@@ -156,7 +155,7 @@ TASK_FIELDS = {
 def facts_of(row: TableRow) -> DeviceFacts:
     """Return facts of a machine that has the device of a row."""
     gpus = (GpuFacts(row.device, MANY_BYTES, "1"),) if row.device_kind == "gpu" else ()
-    engines = {ENGINES[row.device_kind].value: "1.0"}
+    engines = {ENGINE_OF_KIND[row.device_kind].value: "1.0"}
     return DeviceFacts(row.device, "x86_64", 1, None, (), {}, MANY_BYTES, gpus, engines)
 
 
@@ -177,7 +176,7 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
         version=1,
         precision=PRECISIONS[row.precision.lower()],
         resolution_px=row.resolution_px,
-        engine=ENGINES[row.device_kind].value,
+        engine=ENGINE_OF_KIND[row.device_kind].value,
         artifact_sha256="0" * 64,
         accuracy_percent=50.0,
         accuracy_metric="top-1",
@@ -196,7 +195,7 @@ def measurement(row: TableRow, name: str, facts: DeviceFacts) -> Measurement:
         device_class=f"{row.device_kind}-1",
         batch=row.batch,
         threads=1,
-        engine=facts.engine_name(ENGINES[row.device_kind].value),
+        engine=facts.engine_name(ENGINE_OF_KIND[row.device_kind].value),
         device_name=facts.device_name(row.device_kind),
         repeats=30,
         p50_s=p50_s,

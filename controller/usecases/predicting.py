@@ -45,6 +45,9 @@ from modelless.variants.vocabulary import (
     Variant,
 )
 
+ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
+"""The engine that predictions for a kind of device assume."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedBatch:
@@ -54,7 +57,7 @@ class PredictedBatch:
         batch: items in the batch.
         p50_ms: median latency of the whole batch.
         low_ms, high_ms: the band in which four of five measurements lie.
-        memory_bytes: of loading and running it, at most; None if nothing tells.
+        memory_bytes: of loading and running it, at most; None if unknown.
     """
 
     batch: int
@@ -74,7 +77,7 @@ class ModelPrediction:
         is_published: whether the device's peak rates are known.
         shots: number of measurements of the device itself that were used.
         batches: figures by batch size.
-        load_s: time to load it; None if nothing was measured that tells.
+        load_s: seconds to load it; None if unknown.
         devices: the devices that it was learned from, the nearest first.
     """
 
@@ -201,9 +204,6 @@ def predict_model(
         rules.load.at(size, 1) if rules else None,
         fleet.learned_from(device.name),
     )
-
-
-ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
 
 
 def _find_device(
