@@ -47,12 +47,12 @@ def _find_price_of_arrivals(
     policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float
 ) -> None:
     for queue in queues:
-        pool.menu(worker, queue.scope)
+        pool.menu(worker, queue.scope, queue.queries[0].size)
     _find_price(policy, worker, pool, (), now_s)
 
 
 class _HiddenPrice(float):
-    """A price that is charged, and that is not seen to be above 0."""
+    """A price that is charged, although it compares as not above 0."""
 
     def __gt__(self, other: object) -> bool:
         return False
@@ -83,7 +83,7 @@ VARIANTS: dict[str, tuple[object, str, object] | None] = {
     ),
     "never the most points a second": (best_value, "best_batch", _best_batch_by_gain),
 }
-"""What is replaced by what: an owner, a name, and the replacement."""
+"""By name of the variant: what it replaces (an owner and an attribute), and with what."""
 
 
 def run(job: tuple[str, int, int, str, int]) -> tuple[int, str, float]:

@@ -1,4 +1,4 @@
-"""How well ``select`` predicts a new machine, by its own measurements and by what others measured.
+"""Measures how well ``select`` predicts a new machine with and without other devices' profiles.
 
 For each device of some tables of profiles, it makes a home in which the device's rows are variants,
 imports the tables without the device, stores a few of its rows as this machine's measurements, and
@@ -25,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 
+from modelless.controller.usecases.predicting import ENGINE_OF_KIND
 from modelless.controller.usecases.selecting import select
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts
 from modelless.profiler.measure.measurement import Measurement
@@ -32,9 +33,7 @@ from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import TableRow, read_table, write_table
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import ArtifactRow, ModelRow, TaskRow, VariantRow
-from modelless.variants.vocabulary import Engine
 
-ENGINES = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
 PRECISIONS = {
     "": "fp32",
     "float": "fp32",
@@ -72,9 +71,9 @@ def main() -> None:
 
 
 def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
-    """One row of each model at the device's usual batch and engine, by the fewest clients."""
+    """Return a row of each model at the usual batch and engine, with the fewest clients."""
     rows = [row for row in rows if row.precision.lower() in PRECISIONS]
-    rows = [row for row in rows if row.device_kind in ENGINES]
+    rows = [row for row in rows if row.device_kind in ENGINE_OF_KIND]
     usual, _ = Counter((row.batch, row.engine) for row in rows).most_common(1)[0]
     rows = sorted(rows, key=lambda row: row.concurrency or 1, reverse=True)
     kept = {(row.model, row.resolution_px): row for row in rows if (row.batch, row.engine) == usual}
@@ -85,7 +84,7 @@ def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
 def judge(
     mine: Sequence[TableRow], known: Sequence[TableRow], shots: int, seed: int
 ) -> dict[str, float]:
-    """The errors of what ``select`` predicts of the variants that were not measured."""
+    """Return the errors of what ``select`` predicts for variants that were not measured."""
     facts = facts_of(mine[0])
     kind, batch = mine[0].device_kind, mine[0].batch
     names = [variant_name(row) for row in mine]
@@ -154,9 +153,9 @@ TASK_FIELDS = {
 
 
 def facts_of(row: TableRow) -> DeviceFacts:
-    """A machine that has the device."""
+    """Return facts of a machine that has the device of a row."""
     gpus = (GpuFacts(row.device, MANY_BYTES, "1"),) if row.device_kind == "gpu" else ()
-    engines = {ENGINES[row.device_kind].value: "1.0"}
+    engines = {ENGINE_OF_KIND[row.device_kind].value: "1.0"}
     return DeviceFacts(row.device, "x86_64", 1, None, (), {}, MANY_BYTES, gpus, engines)
 
 
@@ -167,7 +166,7 @@ def variant_name(row: TableRow) -> str:
 
 
 def variant_row(row: TableRow, name: str) -> VariantRow:
-    """The row as a registered variant."""
+    """Return the row as a registered variant."""
     _, model, variant = name.split("/")
     return VariantRow(
         id=f"{name}@1",
@@ -177,7 +176,7 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
         version=1,
         precision=PRECISIONS[row.precision.lower()],
         resolution_px=row.resolution_px,
-        engine=ENGINES[row.device_kind].value,
+        engine=ENGINE_OF_KIND[row.device_kind].value,
         artifact_sha256="0" * 64,
         accuracy_percent=50.0,
         accuracy_metric="top-1",
@@ -189,14 +188,14 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
 
 
 def measurement(row: TableRow, name: str, facts: DeviceFacts) -> Measurement:
-    """The row as a measurement of this machine."""
+    """Return the row as a measurement of this machine."""
     p50_s = row.latency_ms / 1e3
     return Measurement(
         variant_id=f"{name}@1",
         device_class=f"{row.device_kind}-1",
         batch=row.batch,
         threads=1,
-        engine=facts.engine_name(ENGINES[row.device_kind].value),
+        engine=facts.engine_name(ENGINE_OF_KIND[row.device_kind].value),
         device_name=facts.device_name(row.device_kind),
         repeats=30,
         p50_s=p50_s,

@@ -48,8 +48,8 @@ class HttpSettings(_Section):
     max_connections_per_source: int = Field(
         1024,
         ge=1,
-        description="maximum client connections from one address, which HAProxy closes beyond it, "
-        "and of its open requests; more get 429",
+        description="maximum client connections from one address, and maximum open requests; "
+        "HAProxy closes more connections and answers more requests with 429",
     )
     max_requests_per_s_per_source: int = Field(
         5000, ge=1, description="maximum requests per second from one address; more get 429"

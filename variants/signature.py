@@ -49,16 +49,16 @@ _SIZES_PER_DOUBLING: Final = 16
 
 
 def item_size(task: Task, tensors: Mapping[str, NDArray[Any]]) -> int:
-    """How many numbers an item of these checked tensors holds, rounded; 0 if none may differ."""
+    """Return the numbers in an item of these checked tensors, rounded; 0 if no size is free."""
     if not any(-1 in spec.shape[1:] for spec in task.inputs):
         return 0
     return round_size(sum(math.prod(array.shape[1:]) for array in tensors.values()))
 
 
 def round_size(size: int) -> int:
-    """The nearest of 16 sizes in each doubling, so that estimates of few sizes serve all.
+    """Return the nearest of 16 sizes in each doubling; it differs by 2.2 % at most.
 
-    It differs by 2.2 % at most.
+    So estimates for few sizes serve all.
     """
     step = round(_SIZES_PER_DOUBLING * math.log2(size))
     rounded: float = 2.0 ** (step / _SIZES_PER_DOUBLING)
@@ -146,7 +146,7 @@ def _pad(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def padded_size(size: int) -> int:
-    """The next of four sizes in each doubling: 64, 80, 96, 112, 128, 160 and so on."""
+    """Return the next of four sizes in each doubling: 64, 80, 96, 112, 128, 160 and so on."""
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
 

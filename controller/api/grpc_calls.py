@@ -1,8 +1,8 @@
-"""gRPC over HTTP: which method a path means, frames around messages, deadlines and status codes.
+"""Translates gRPC to HTTP and back: methods, frames around messages, deadlines and status codes.
 
 HAProxy speaks HTTP/2 to clients and HTTP/1.1 to gateways, so a call is a chunked POST whose reply
 has trailers: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md. A gateway answers
-calls as it answers HTTP: an error is an HTTP reply, and is translated last.
+calls as it answers HTTP: an error is first an HTTP reply, which ``as_call_reply`` translates.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ STATUS_CODES: Final[Mapping[int, int]] = {
 _UNKNOWN: Final = 2
 _UNIMPLEMENTED: Final = 12
 PREFIX_BYTES: Final = 5
-"""Before each message: whether it is compressed, and its length."""
+"""The bytes before each message: whether it is compressed, and its length."""
 
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -80,19 +80,19 @@ _CONTENT: Final = (b"content-type", b"application/grpc")
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _METADATA: Final = ("code", "field", "hint")
 _MOST_CHARS: Final = 1000
-"""Of a message in metadata: clients take 8 kB of it in all."""
+"""The longest text in metadata, characters; clients accept 8 kB of metadata in all."""
 
 
 class Call(NamedTuple):
     """A call of one message, or one message of a stream.
 
     Attributes:
-        path: names the method.
+        path: the path of the request, which names the method.
         headers: metadata; names in lower case.
-        message: without its prefix.
-        is_compressed: whether the message is.
-        arrival_s: of the message, on the frontend's clock.
-        time_left_s: then, until the call's own deadline; None if it has none.
+        message: the message without its prefix.
+        is_compressed: whether the message is compressed.
+        arrival_s: when the message arrived, seconds on the frontend's clock.
+        time_left_s: seconds from then until the call's own deadline; None if it has none.
     """
 
     path: bytes
@@ -109,7 +109,7 @@ def is_call(path: bytes) -> bool:
 
 
 def method_of(path: bytes) -> Endpoint:
-    """Return what a call is for.
+    """Return the endpoint that the path of a call names.
 
     Raises:
         NoSuchPathError: there is no such method.
@@ -121,7 +121,7 @@ def method_of(path: bytes) -> Endpoint:
 
 
 def route_call(endpoint: Endpoint, message: memoryview) -> Route:
-    """Return what a call asks for, except for ``Endpoint.INFER``, whose message says more.
+    """Return the route of a call to any endpoint other than ``Endpoint.INFER``.
 
     Raises:
         InvalidInputError: the message is malformed.
@@ -130,7 +130,11 @@ def route_call(endpoint: Endpoint, message: memoryview) -> Route:
 
 
 def read_timeout_s(headers: Headers) -> float | None:
-    """Return how long a call may take from its beginning; None if it may take for ever."""
+    """Return how long a call may take from its beginning, seconds; None without a deadline.
+
+    Raises:
+        InvalidInputError: the header ``grpc-timeout`` is malformed.
+    """
     given = next((value for name, value in headers if name == b"grpc-timeout"), None)
     if given is None:
         return None
@@ -144,7 +148,7 @@ def check_content_type(headers: Headers) -> None:
     """Refuse a request that is no gRPC call.
 
     Raises:
-        UnsupportedEncodingError: it says so.
+        UnsupportedEncodingError: the content type is not gRPC's.
     """
     given = next((value for name, value in headers if name == b"content-type"), b"")
     if not given.startswith(b"application/grpc"):
@@ -154,7 +158,11 @@ def check_content_type(headers: Headers) -> None:
 
 
 def read_prefix(prefix: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether the message after these 5 bytes is compressed, and how many bytes it has."""
+    """Return whether the message after these 5 bytes is compressed, and how many bytes it has.
+
+    Raises:
+        InvalidInputError: the first byte is neither 0 nor 1.
+    """
     if prefix[0] > 1:
         raise invalid("message", prefix[0], "0 (plain) or 1 (compressed) as its first byte")
     return prefix[0] == 1, int.from_bytes(prefix[1:PREFIX_BYTES], "big")
@@ -174,10 +182,10 @@ def read_message(body: memoryview) -> tuple[bool, memoryview]:
 
 
 def message_encoding(headers: Headers) -> str:
-    """Return how compressed messages of a call are compressed.
+    """Return the name of the compression of a call's messages.
 
     Raises:
-        InvalidInputError: the call does not say.
+        InvalidInputError: the call names none.
     """
     given = next((value for name, value in headers if name == b"grpc-encoding"), b"identity")
     if given == b"identity":
@@ -186,7 +194,7 @@ def message_encoding(headers: Headers) -> str:
 
 
 def _write_description(endpoint: Endpoint, document: Any) -> bytes:
-    """Return the message that says what a JSON reply says."""
+    """Return a message with the content of a JSON reply."""
     if endpoint is Endpoint.HEALTH_LIVE:
         return messages.write_flag(document["live"])
     if endpoint in (Endpoint.HEALTH_READY, Endpoint.MODEL_READY):
@@ -203,7 +211,7 @@ def _write_description(endpoint: Endpoint, document: Any) -> bytes:
 
 
 def translate_description(endpoint: Endpoint, reply: Reply) -> Reply:
-    """Return a reply in JSON as one whose body is a message; not ready is an answer here."""
+    """Return a JSON reply as one whose body is a message; "not ready" has the status 200, too."""
     return Reply(200, _write_description(endpoint, json.loads(reply.body)), [_CONTENT])
 
 
@@ -232,7 +240,7 @@ BEGINNING: Final[Headers] = [
 
 
 def as_call_reply(reply: Reply) -> Reply:
-    """Return the HTTP reply to a call of one message: the message, or why there is none.
+    """Return the HTTP reply to a call of one message: a message, or an error.
 
     An error's code, field and hint are metadata, as are its request id, its receipt's id and the
     time after which to try again.

@@ -1,4 +1,4 @@
-"""The messages of ``GRPCInferenceService``: reads queries, and writes replies.
+"""Reads the requests of ``GRPCInferenceService``, and writes its replies.
 
 Message and field numbers are those of Triton's ``grpc_service.proto``, of which the Open Inference
 Protocol's is a part: https://github.com/triton-inference-server/common (protobuf/)
@@ -33,10 +33,10 @@ from modelless.controller.api.v2_tensors import (
 )
 
 LONGEST_S: Final = 3600.0
-"""A longer deadline of a call limits nothing."""
+"""A call's deadline that is further away, seconds, is ignored."""
 
 _MOST_FIELDS: Final = 1024
-"""Of any message, except for the elements of a tensor."""
+"""The most fields that a message may have, without the elements of a tensor."""
 
 _CONTENTS: Final[Mapping[str, int]] = {
     "BOOL": 1,
@@ -52,7 +52,7 @@ _CONTENTS: Final[Mapping[str, int]] = {
     "FP64": 7,
     BYTES: 8,
 }
-"""The field of InferTensorContents for a datatype; those that are not here are raw only."""
+"""The field of InferTensorContents for each datatype; the other datatypes can only be raw."""
 
 _CONTENTS_NAMES: Final = (
     "bool_contents",
@@ -67,7 +67,7 @@ _CONTENTS_NAMES: Final = (
 
 
 class InferMessage:
-    """A ModelInferRequest, of which the parts are found but not yet read.
+    """A ModelInferRequest whose parts are found but not yet read.
 
     Args:
         message: its bytes, plain; tensors stay views of it.
@@ -75,10 +75,10 @@ class InferMessage:
     Attributes:
         model_name, request_id: as sent; empty if not.
         model_version: as sent; None if not.
-        structure_bytes: of all that is not raw tensors, which takes time to read.
+        structure_bytes: bytes that are not raw tensors; reading takes time for each of these.
 
     Raises:
-        InvalidInputError: it is no such message.
+        InvalidInputError: the message is malformed.
     """
 
     def __init__(self, message: memoryview) -> None:
@@ -117,7 +117,7 @@ class InferMessage:
 
         Args:
             limits, header_parameters, slos: as of ``parse_infer``.
-            time_left_s: until the call's own deadline; None if it has none.
+            time_left_s: seconds until the call's own deadline; None if it has none.
 
         Raises:
             InvalidInputError: anything malformed, contradictory or unknown; it names the field.
@@ -186,7 +186,7 @@ class _MessageTensors:
 def _read_tensor(
     path: str, message: memoryview, contents_field: int, limits: Limits
 ) -> tuple[dict[str, Any], memoryview]:
-    """Return what an input or requested output says, as in JSON, and its typed contents."""
+    """Return an input or requested output in its form in JSON, and its typed contents."""
     entry: dict[str, Any] = {}
     parameters: list[memoryview] = []
     contents: list[memoryview] = []
@@ -284,7 +284,7 @@ def _read_contents(
 
 
 def _joined(parts: list[memoryview]) -> memoryview:
-    """Return parts of one field as one: protobuf means the same by both."""
+    """Return the parts of one field as one part, which means the same in protobuf."""
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
@@ -439,7 +439,7 @@ def read_name(message: memoryview) -> tuple[str, str | None]:
     """Return the name and version of a ModelReadyRequest or one like it; None for no version.
 
     Raises:
-        InvalidInputError: it is no such message.
+        InvalidInputError: the message is malformed.
     """
     name = version = ""
     for field in pb.read_fields("message", message, 16):

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the HTTP interface, made of the constants that the code checks by."""
+"""Describes the HTTP interface in OpenAPI, by the constants with which requests are checked."""
 
 from __future__ import annotations
 
@@ -199,11 +199,11 @@ _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
         _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}, "name", "version"),
     ),
     "/v2/health/live": (
-        "Whether the gateway can go on",
+        "Whether the gateway is alive",
         _object({"live": _FLAG, "problem": _TEXT}, "live"),
     ),
     "/v2/health/ready": ("Whether every task is served", _READY),
-    "/v2/models/stats": ("What was asked and what ran, by task", _STATISTICS),
+    "/v2/models/stats": ("Counts and times of queries and batches, by task", _STATISTICS),
     "/v2/models/{name}": (
         "The inputs and outputs of a task",
         _object(
@@ -236,7 +236,7 @@ _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
             "name", "max_batch_size", "input", "output",
         ),
     ),
-    "/v2/models/{name}/stats": ("What was asked for the name, and what ran", _STATISTICS),
+    "/v2/models/{name}/stats": ("Counts and times of queries and batches", _STATISTICS),
     "/modelless/receipts/{receipt_id}": ("The record of a decision", {"type": "object"}),
     "/modelless/status": ("For operators: the cluster now", {"type": "object"}),
     "/openapi.json": ("This document", {"type": "object"}),
@@ -258,11 +258,11 @@ def _operation(path: str, summary: str, answer: _Schema, *errors: int) -> dict[s
     known = {400, 405, 408, 413, 429, 500, 503, *errors}
     if path not in _OPEN_TO_ALL:
         known |= {401, 403}
-    responses: dict[str, Any] = {"200": {"description": "Yes", "content": _content(answer)}}
+    responses: dict[str, Any] = {"200": {"description": "The answer", "content": _content(answer)}}
     error = {"$ref": "#/components/schemas/Error"}
     for status in sorted(known):
         schema = {"anyOf": [error, answer]} if status == 503 and path in _UNREADY else error
-        responses[str(status)] = {"description": "Why not", "content": _content(schema)}
+        responses[str(status)] = {"description": "An error", "content": _content(schema)}
     found: dict[str, Any] = {"summary": summary, "responses": responses}
     if path not in _OPEN_TO_ALL:
         found["security"] = [{"key": []}, {}]
@@ -303,7 +303,7 @@ def openapi() -> Reply:
         "post": infer,
         "parameters": _path_parameters("/v2/models/{name}/infer"),
     }
-    index = _operation("/v2/repository/index", "What clients can ask for", _INDEX)
+    index = _operation("/v2/repository/index", "The names that clients can ask for", _INDEX)
     paths["/v2/repository/index"] = {"post": index}
     feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
     feedback["requestBody"] = {"required": True, "content": _content({})}

@@ -1,8 +1,8 @@
-"""Protobuf's wire format: fields as views of a message, numbers into arrays, and back.
+"""Reads and writes protobuf's wire format: fields are views of a message, numbers become arrays.
 
-Used instead of generated classes, because these would copy every tensor, and because a message of
-64 MiB that is made of empty parts would hold the interpreter for seconds and take gigabytes before
-its contents could be checked. Here nothing is read that is not asked for.
+Generated classes would copy every tensor. With them, a message of 64 MiB that is made of empty
+parts would hold the interpreter for seconds and take gigabytes before its contents could be
+checked. These functions read only the fields that their caller asks for.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -22,6 +22,8 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types."""
 
 MOST_TEXT_BYTES: Final = 4096
+"""The longest name, id or text of a parameter."""
+
 _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_VARINT_BYTES: Final = 10
 _SLICE: Final = 1 << 16
@@ -51,7 +53,7 @@ def read_fields(path: str, message: memoryview, most: int) -> Iterator[WireField
         most: how many fields it may have.
 
     Raises:
-        InvalidInputError: it is cut off, is no message, or has more fields.
+        InvalidInputError: the message is cut off or malformed, or has more fields.
     """
     position, end, count = 0, len(message), 0
     while position < end:
@@ -118,7 +120,7 @@ def read_text(path: str, field: WireField) -> str:
 def read_integers(path: str, data: memoryview, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     """Return the ``count`` packed integers in ``data`` as an array of a dtype that all must fit.
 
-    Takes no more memory than the array: they are read a slice at a time.
+    It reads a slice at a time, so that it takes little more memory than the array.
     """
     raw = np.frombuffer(data, np.uint8)
     found = np.empty(count, dtype)

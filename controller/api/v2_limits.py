@@ -22,7 +22,7 @@ class Limits:
         max_parsed_bytes: of memory that its JSON takes once it is parsed; see ``json_reader``.
         small_json_bytes: of JSON that the event loop parses itself, in a millisecond.
         small_message_bytes: of a gRPC message, without raw tensors, that the event loop reads
-            itself, in 4 ms.
+            itself.
         small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
         max_feedback_bytes: of the body of feedback, and of whatever is no query.
         max_tensors: inputs, and likewise requested outputs.

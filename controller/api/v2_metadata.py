@@ -118,10 +118,10 @@ def model_config(name: str, task: Task, max_batch_items: int) -> Reply:
 def model_statistics(
     names: Iterable[tuple[str, str, str]], statistics: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> Reply:
-    """``GET /v2/models/{name}/stats``: what was asked of each name, and what ran for it.
+    """``GET /v2/models/{name}/stats``: counts and times of each name's queries and batches.
 
     Args:
-        names: what was asked for, the version to show, and its scope.
+        names: of each row, the name, the version to show, and the scope.
         statistics: of the cluster since its control loop began; see ``ClusterMetrics.statistics``.
     """
     rows = []
@@ -146,7 +146,7 @@ def model_statistics(
 
 
 def _sum_within(scope: str, rows: Mapping[str, Sequence[float]]) -> Iterable[float]:
-    """Add up the rows of what a scope contains; each row has three figures."""
+    """Return the sums of the three figures in the rows of a scope and the scopes within it."""
     found = [row for within, row in rows.items() if scope in scopes_of(within)]
     return map(sum, zip(*found, strict=True)) if found else (0, 0, 0)
 

@@ -283,7 +283,7 @@ class Control:
         return effects
 
     def _with_sizes(self, effect: PlanEffect) -> PlanEffect:
-        """A resize with the sizes of versions that are no longer planned for, too."""
+        """Return an effect; a resize also gets the sizes of versions no longer planned for."""
         if not isinstance(effect, ResizeWorker):
             return effect
         to = effect.device_class

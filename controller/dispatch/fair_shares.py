@@ -30,7 +30,7 @@ from modelless.policies.views import QueryView
 _WINDOW_S = 1.0
 """Tenants and refusals count for one to two windows of this length."""
 _BURST_S = 0.1
-"""So much work at the fair rate may come at once from a tenant that asks for more."""
+"""A tenant that asks for more may send the work of so long, at the fair rate, at once."""
 _MOST_TENANTS = 4096
 _LONGEST_LIMIT_S = 3600.0  # a query without a limit has an infinite one
 _LIMIT_PART = 0.5
@@ -53,7 +53,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Allowance:
-    """The work that a tenant may still ask for in profile, microseconds, and when that was so."""
+    """The work that a tenant could still ask for in profile, microseconds, at a time, seconds."""
 
     work_us: float
     at_s: float
@@ -64,6 +64,10 @@ class Tenants:
 
     Args:
         max_queued: number of queries that may wait in all.
+
+    Attributes:
+        fair_rate_us_per_s: the work that a tenant may ask for in profile, microseconds of device
+            time a second; inf while there is no overload.
     """
 
     def __init__(self, max_queued: int) -> None:
@@ -136,7 +140,7 @@ class Tenants:
     # -- shares -------------------------------------------------------------------------------
 
     def find_fair_rate(self, now_s: float) -> None:
-        """Find the work that a tenant may ask for, microseconds a second; inf for no bound."""
+        """Compute ``fair_rate_us_per_s`` anew; see the module."""
         self.fair_rate_us_per_s = math.inf
         asked_us = self._asked_before_us + self._asked_us
         self._asking = max(len(asked_us), 1)
@@ -152,7 +156,7 @@ class Tenants:
         self._allowances.clear()
 
     def is_over_share(self, query: QueryView, work_us: int, now_s: float) -> bool:
-        """Whether a query that arrives now is beyond its tenant's share; if not, it takes of it."""
+        """Return whether a query that arrives now exceeds its tenant's share; if not, charge it."""
         rate = self.fair_rate_us_per_s
         if not self._asks_for_more(query.tenant, now_s):
             return False
@@ -170,9 +174,9 @@ class Tenants:
         return False
 
     def waits_beyond(self, tenant: str, times: float = 1.0) -> bool:
-        """Whether more waits in profile than ``times`` what an equal share allows.
+        """Return whether more waits in profile than ``times`` what an equal share allows.
 
-        For tenants that ask for more than the fair rate.
+        Call it for tenants that ask for more than the fair rate.
         """
         waiting = self._waiting.get(tenant)
         if waiting is None:
@@ -192,7 +196,7 @@ class Tenants:
     def half_drain_s(self, now_s: float) -> float | None:
         """Return how long half of the waiting work takes at the recent rate, seconds, or None.
 
-        After that time there is room for a client that was refused, and those before it are served.
+        After that time there is room for a client that was refused.
         """
         rate = self._done_us_per_s(now_s)
         return self._all_us / rate / 2.0 if rate > 0.0 and self._all_us else None
@@ -204,7 +208,7 @@ class Tenants:
         return asked_us > self.fair_rate_us_per_s * self._span_s(now_s)
 
     def _is_overloaded(self) -> bool:
-        """Whether the dispatcher is overloaded; see the module."""
+        """Return whether the dispatcher is overloaded; see the module."""
         if self._waited > _LIMIT_PART:
             return True
         refused = self._refused + self._refused_before

@@ -69,8 +69,8 @@ class SimulatedWorker:
         device: decides what it holds, loads, frees and runs.
         one_way_s: from the gateway to it.
         host: shared with its neighbours.
-        truth: what batches take.
-        spreads: of it, by variant id; at index b - 1 those of b items.
+        truth: the latencies of batches by the size of items.
+        spreads: those for items as profiled, by variant id; at index b - 1 those of b items.
         normals: its own randomness.
         since_s: when it became one of its class.
         free_at_s: when the device has run all batches that arrived.

@@ -102,7 +102,7 @@ class Truth:
                 self._spreads[key].append(spread(*quantiles))
 
     def at_size(self, placement: Placement, batch: int, size: int) -> Spread:
-        """What a batch of items of a size takes."""
+        """Return the latencies of a batch whose items have ``size`` numbers each."""
         key = placement, batch, size
         found = self._at_size.get(key)
         if found is None:

@@ -116,7 +116,7 @@ def evaluate_cost_model(
 def _read(
     tables: Sequence[Path], believed: Sequence[TableRow], on_progress: Progress
 ) -> list[TableRow]:
-    """The rows of all tables; each has units that agree with what is believed and those before."""
+    """Returns the rows of all tables; units are compared with ``believed`` and earlier tables."""
     found: list[TableRow] = []
     for path in dict.fromkeys(tables):
         numbered = read_numbered(path)
@@ -198,7 +198,7 @@ def _import(kept: ProfileTables, name: str, rows: Sequence[TableRow]) -> Import:
 
 
 def list_profile_tables(*, home: Home = None) -> list[ImportedTable]:
-    """The imported tables by name; raises StoreError."""
+    """Returns the imported tables by name; raises StoreError."""
     with open_home(home) as registry:
         return ProfileTables(registry.store).tables()
 
@@ -210,7 +210,7 @@ def remove_profile_table(name: str, *, home: Home = None) -> ImportedTable:
 
 
 def table_document(table: ImportedTable) -> dict[str, Any]:
-    """A table as plain data."""
+    """Returns a table as plain data."""
     return {
         "name": table.name,
         "sha256": table.sha256,

@@ -1,4 +1,4 @@
-"""Predicting what a model that is not registered would cost on a device."""
+"""Predicts the cost of a model that is not registered on a device."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ from modelless.variants.vocabulary import (
     Variant,
 )
 
+ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
+"""The engine that predictions for a kind of device assume."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedBatch:
@@ -54,7 +57,7 @@ class PredictedBatch:
         batch: items in the batch.
         p50_ms: median latency of the whole batch.
         low_ms, high_ms: the band in which four of five measurements lie.
-        memory_bytes: of loading and running it, at most; None if nothing tells.
+        memory_bytes: of loading and running it, at most; None if unknown.
     """
 
     batch: int
@@ -66,7 +69,7 @@ class PredictedBatch:
 
 @dataclass(frozen=True, slots=True)
 class ModelPrediction:
-    """What a model would cost on a device.
+    """The predicted latency, memory and load time of a model on a device.
 
     Attributes:
         model, device: names.
@@ -74,7 +77,7 @@ class ModelPrediction:
         is_published: whether the device's peak rates are known.
         shots: number of measurements of the device itself that were used.
         batches: figures by batch size.
-        load_s: time to load it; None if nothing was measured that tells.
+        load_s: seconds to load it; None if unknown.
         devices: the devices that it was learned from, the nearest first.
     """
 
@@ -94,7 +97,7 @@ class ModelPrediction:
 
 @dataclass(frozen=True, slots=True)
 class _RowFacts(PlacementFacts):
-    """A placement that a row describes: the row, but for its batch and its latency."""
+    """A placement whose facts are those of a row, ``template``, without its batch and latency."""
 
     template: TableRow | None = None
 
@@ -203,13 +206,10 @@ def predict_model(
     )
 
 
-ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
-
-
 def _find_device(
     name: str, knowledge: Sequence[TableRow], own: Mapping[str, DeviceClass]
 ) -> DeviceClass:
-    """A device that this machine does not have; its class says only the kind."""
+    """Returns a class for a device that this machine does not have; only its kind is known."""
     kinds = {row.device: row.device_kind for row in knowledge}
     published = find_known_device(name)
     kind = kinds.get(name) or (published.kind if published is not None else None)
@@ -220,7 +220,7 @@ def _find_device(
 
 
 def _row_on(name: str, subject: PlacementFacts, knowledge: Sequence[TableRow]) -> TableRow:
-    """The model as a row of another device, in the table and with the engine that it has most."""
+    """Returns the model as a row of another device, with its most frequent source and engine."""
     row = replace(subject.row(1, 1.0), device=name)
     there = Counter((row.source, row.engine) for row in knowledge if row.device == name)
     if not there:
@@ -249,7 +249,7 @@ def _variant(path: Path, data: bytes, graph: GraphFacts, engine: Engine) -> Vari
 def _rules(
     registry: Registry, facts: DeviceFacts, measured: Sequence[Measurement], engine: Engine
 ) -> FigureRules | None:
-    """Memory and load time as measured here or else on other machines; None if nothing was."""
+    """Returns rules for memory and load time, as measured here or elsewhere; None if too little."""
     sizes = {each.id: float(each.artifact_bytes) for each in registry.catalog().versions.values()}
     for rows in (measured, Records(registry.store).elsewhere(facts)):
         some = [r for r in rows if r.variant_id in sizes and r.engine.startswith(engine.value)]
@@ -259,6 +259,6 @@ def _rules(
 
 
 def _most_memory(size_bytes: float, graph: GraphFacts, batch: int) -> float | None:
-    """The file and all activations at once, which engines stay below; None if they are unknown."""
+    """Returns the bytes of the file and all activations, an upper bound; None if unknown."""
     activations = graph.activation_bytes
     return None if activations is None else size_bytes + float(batch * activations)

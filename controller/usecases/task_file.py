@@ -132,7 +132,7 @@ def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
 
 
 def _fits(value: float, datatype: str) -> bool:
-    """Whether a datatype has the value, nearly if it is one of floats."""
+    """Returns whether a datatype has the value; a datatype of floats has it if it is in range."""
     dtype = DTYPES[datatype]
     if dtype.kind == "f":
         return abs(value) <= float(np.finfo(dtype).max)

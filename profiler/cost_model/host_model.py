@@ -110,7 +110,7 @@ def cost_inputs_of(
         from modelless.profiler.devices.device_records import DeviceRecords
 
         rates = DeviceRecords(registry.store).current(devices, facts)
-        elsewhere = Records(registry.store).elsewhere(facts)
+        elsewhere = records.elsewhere(facts)
     predictable = {device.name for device in devices} if elsewhere else set(rates)
     incomplete = find_gaps(
         measured, catalog.variants, devices, unmeasured=unmeasured, predictable=predictable

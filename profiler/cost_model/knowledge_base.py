@@ -1,4 +1,4 @@
-"""The knowledge base: profiles of other devices, which predictions for this machine learn from.
+"""Keeps the knowledge base: profiles of other devices, from which predictions learn.
 
 It holds the tables that were imported, and what the other machines of this registry measured.
 """
@@ -162,7 +162,7 @@ def read_profiles(path: Path, known: Iterable[TableRow] = ()) -> list[NumberedRo
 
     Args:
         path: a CSV file; see ``read_numbered``.
-        known: rows that are believed; see ``find_wrong_units``.
+        known: rows whose units were checked; see ``find_wrong_units``.
 
     Raises:
         InvalidInputError: see ``read_numbered``; a device kind is unknown; latencies are in another
@@ -176,7 +176,7 @@ def read_profiles(path: Path, known: Iterable[TableRow] = ()) -> list[NumberedRo
             f"{path}: device_kind on {name_lines(list(unknown))}",
             first.device_kind,
             " or ".join(KINDS),
-            f"Nothing is known of a device {first.device!r} that would tell its kind: write it.",
+            f"No published device is named {first.device!r}: write its kind into the table.",
         )
     refuse_units(path, find_wrong_units(numbered, known))
     return numbered
@@ -211,7 +211,7 @@ def describe_rows(
 
     Args:
         registry: the registry.
-        facts: facts of this machine, which has device classes.
+        facts: facts of this machine, for its device classes.
         measured: measurements of any machine.
 
     Raises:

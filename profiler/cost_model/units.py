@@ -1,9 +1,9 @@
-"""Finds latencies in a wrong unit by what other rows and the device's published peak tell.
+"""Finds latencies in a wrong unit, by comparison with other rows and the device's published peak.
 
 ``measure.table`` judges each row by its own columns. Here a row is judged by the same item's other
 measurements, by what its device can compute in a second, and by the other rows of its device. Each
-bound is far from what the public tables hold (14,681 rows of 22 devices), and a factor of 1,000
-goes beyond it.
+bound is far from all ratios in the public tables (14,681 rows of 22 devices), and a factor of 1,000
+exceeds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _QUICKER_FACTOR = 160.0
 """How much quicker than the typical row of its device, by its multiply-adds, a row may be."""
 
 _MOST_OF_PEAK = 3.0
-"""How far a latency may exceed the published peak: fused or pruned layers, boosted clocks."""
+"""The largest rate over the published peak: layers may be fused or pruned, and clocks boosted."""
 
 _LEAST_OF_PEAK = 1e-3
 """The least share of the peak that a device reaches with the best of its large networks."""
@@ -46,13 +46,13 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
 
     Args:
         rows: rows of one table with their lines.
-        known: rows that are believed.
+        known: rows whose units were checked.
     """
     known_devices: dict[Hashable, list[TableRow]] = defaultdict(list)
     known_items: dict[Hashable, list[TableRow]] = defaultdict(list)
     for row in known:
         known_devices[_device(row)].append(row)
-        known_items[_item(row), row.device].append(row)
+        known_items[row.item, row.device].append(row)
     by_device: dict[Hashable, list[NumberedRow]] = defaultdict(list)
     for line, row in rows:
         by_device[_device(row)].append((line, row))
@@ -62,7 +62,7 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
         whole = _compare_with_best(some)
         by_kind = _compare_with_kind(some, known_devices.values())
         for (line, row), other, item in zip(mine, by_kind, _compare_rows(some), strict=True):
-            same = known_items.get((_item(row), row.device), ())
+            same = known_items.get((row.item, row.device), ())
             reason = _compare_with_peak(row) or _compare_with_item(row, same)
             if reason := reason or whole or other or item:
                 found[line] = reason
@@ -70,7 +70,7 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
 
 
 def _compare_with_item(row: TableRow, others: _Rows) -> str:
-    """Returns how a row differs from all others of the same item on the same device."""
+    """Returns why a row differs from all others of the same item and device; empty if not."""
     for other in others:
         growth, ratio = _waiting(row) / _waiting(other), row.latency_ms / other.latency_ms
         least, most = min(1.0, growth) / _SAME_DEVICE_FACTOR, max(1.0, growth) * _SAME_DEVICE_FACTOR
@@ -87,7 +87,7 @@ def _compare_with_item(row: TableRow, others: _Rows) -> str:
 
 
 def _compare_with_peak(row: TableRow) -> str:
-    """Returns how far a row exceeds the best published rate of its device."""
+    """Returns why a row exceeds the best published rate of its device; empty if not."""
     share = _share_of_peak(row)
     if share is None or share <= _MOST_OF_PEAK:
         return ""
@@ -98,7 +98,7 @@ def _compare_with_peak(row: TableRow) -> str:
 
 
 def _compare_rows(rows: _Rows) -> list[str]:
-    """Returns which rows of a device are far too quick for their size beside the others."""
+    """Returns for each row of a device why it is too quick for its size; empty if it is not."""
     per_mac_log = np.log([row.latency_ms / row.batch / (row.gmacs or math.nan) for row in rows])
     if np.isfinite(per_mac_log).sum() < _LEAST_ROWS:
         return [""] * len(rows)
@@ -113,7 +113,7 @@ def _compare_rows(rows: _Rows) -> list[str]:
 
 
 def _compare_with_best(rows: _Rows) -> str:
-    """Returns how little of its peak a device reaches with any large network."""
+    """Returns why a device is too slow with all large networks; empty if it is not."""
     large = [row for row in rows if (row.gmacs or 0.0) >= _LARGE_GMACS]
     shares = [share for row in large if (share := _share_of_peak(row, row.precision)) is not None]
     if len(shares) < _LEAST_ROWS or max(shares) >= _LEAST_OF_PEAK:
@@ -125,7 +125,7 @@ def _compare_with_best(rows: _Rows) -> str:
 
 
 def _compare_with_kind(rows: _Rows, known: Iterable[_Rows]) -> list[str]:
-    """Returns which items differ more from all other devices of the kind than devices do."""
+    """Returns for each row why it differs too much from other devices of the kind; empty if not."""
     device, kind = rows[0].device, rows[0].device_kind
     mine = _latencies(rows)
     levels_log: list[float] = []
@@ -167,7 +167,10 @@ def _latencies(rows: _Rows) -> dict[Hashable, float]:
 
 
 def _share_of_peak(row: TableRow, precision: str = "") -> float | None:
-    """Returns the share that a row reaches of its device's rate, or best rate; None if unknown."""
+    """Returns a row's rate over the published peak of its device; None if that is unknown.
+
+    The peak is that of ``precision``, or the highest one if that is empty or has none.
+    """
     known = find_known_device(row.device, row.device_kind or None)
     if known is None or not row.gmacs:
         return None
@@ -184,12 +187,8 @@ def _unit(is_less: bool) -> str:
     return "seconds" if is_less else "microseconds"
 
 
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
-
-
 def _point(row: TableRow) -> Hashable:
-    return (*_item(row), row.batch, row.concurrency)
+    return (*row.item, row.batch, row.concurrency)
 
 
 def _waiting(row: TableRow) -> int:

@@ -154,6 +154,11 @@ class TableRow:
     item_shape: str = ""
 
     @property
+    def item(self) -> tuple[str, str, str, int | None]:
+        """The columns that distinguish items: a model at a resolution, within a source and task."""
+        return self.source, self.task, self.model, self.resolution_px
+
+    @property
     def key(self) -> tuple[object, ...]:
         """The columns that distinguish points."""
         return tuple(getattr(self, name) for name in _KEY)

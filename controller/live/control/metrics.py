@@ -169,7 +169,7 @@ class ClusterMetrics:
             self._device_s[name] = self._device_s.get(name, 0.0) + report.interval_s
 
     def statistics(self) -> dict[str, Any]:
-        """What was asked and what ran since the start, as plain data.
+        """Return the counts and times of queries and batches since the start, as plain data.
 
         Returns:
             ``queries``: by scope, how many were served and refused, and the seconds that those

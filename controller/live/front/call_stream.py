@@ -1,4 +1,4 @@
-"""One gRPC stream of a gateway: many queries in, as many answers out, in order.
+"""Serves one gRPC stream: reads its queries, and writes their answers in the same order.
 
 A stream is one HTTP request whose body and reply go on at the same time.
 """
@@ -36,26 +36,26 @@ from modelless.controller.live.front.bodies import check_pace
 from modelless.controller.live.front.calls import Frontend
 
 MOST_OPEN: Final = 16
-"""Queries of a stream that wait or run, from which on nothing is read."""
+"""While so many queries of a stream wait or run, nothing more is read."""
 MOST_A_TURN, TURN_S = 16, 0.016
-"""Queries of a stream that are read in so many seconds, a thousand a second: HAProxy, which limits
-requests, does not see them."""
+"""So many queries of a stream are read in so many seconds at most: a thousand a second. HAProxy
+limits requests, but it does not see the queries of a stream."""
 _UNAUTHENTICATED: Final = 401
 
 
 class Connection(Protocol):
-    """What a stream is read from and written to."""
+    """The connection that a stream is read from and written to."""
 
     def write_stream(self, data: bytes) -> None:
         """Write a part of the reply's body."""
         ...
 
     def hold_stream(self, is_held: bool) -> None:
-        """Read nothing more, or go on."""
+        """Stop reading, or read on."""
         ...
 
     def end_stream(self, *, is_whole: bool) -> None:
-        """Go on to the next request; if the request is not whole, close the connection."""
+        """Go on to the next request; close the connection if the stream's body is not whole."""
         ...
 
 
@@ -69,16 +69,16 @@ class _Open:
 
 
 class CallStream:
-    """A ModelStreamInfer.
+    """A call of ModelStreamInfer.
 
     Args:
-        frontend: what answers.
-        connection: of the stream.
-        path, headers: of the request.
-        clock: seconds.
+        frontend: answers the queries.
+        connection: the stream's connection.
+        path, headers: those of the request.
+        clock: returns the time in seconds.
 
     Attributes:
-        is_held: whether nothing more is to be read: many queries are open, or came lately.
+        is_held: whether nothing more is read for now, because many queries are open or came lately.
 
     Raises:
         InvalidInputError: the headers are malformed.
@@ -120,7 +120,7 @@ class CallStream:
         self._go_on()
 
     def feed_end(self) -> None:
-        """The client sends nothing more."""
+        """Note that the client sends nothing more."""
         self._has_all = True
         self._go_on()
 
@@ -134,7 +134,7 @@ class CallStream:
             self._fail(render_error(error))
 
     def close(self) -> None:
-        """The client went away: cancel what is open."""
+        """Cancel the open queries: the stream has failed, or the client went away."""
         self._is_over = True
         if self._rest_timer is not None:
             self._rest_timer.cancel()
@@ -153,7 +153,8 @@ class CallStream:
     def _go_on(self) -> None:
         """Read messages until there are no more, or too many are open.
 
-        A loop, as answers that are there at once would else nest as deep as messages wait.
+        An answer that comes at once calls this method again. The loop keeps such calls from nesting
+        as deep as messages wait.
         """
         if self._is_reading or self._is_over:
             return
@@ -186,7 +187,7 @@ class CallStream:
             self._connection.end_stream(is_whole=True)
 
     def _is_resting(self) -> bool:
-        """Whether enough was read in this turn; it goes on by itself in the next one."""
+        """Whether enough was read in this turn; if so, a timer reads on in the next one."""
         now_s = self._clock()
         if now_s - self._turn_s >= TURN_S:
             self._turn_s, self._asked = now_s, 0
@@ -202,7 +203,7 @@ class CallStream:
         self._go_on()
 
     def _read_piece(self) -> bool:
-        """Read on in what has arrived; returns whether there may be more to read."""
+        """Read the next part of what has arrived; returns whether there may be more to read."""
         rest = self._rest
         if rest and self._began_s is None:
             self._began_s = self._clock()
@@ -259,7 +260,7 @@ class CallStream:
         self._go_on()
 
     def _request_id(self, message: memoryview) -> str:
-        with suppress(ModellessError):  # it is compressed, or malformed
+        with suppress(ModellessError):  # the message is compressed or malformed
             return InferMessage(message).request_id
         return ""
 

@@ -1,4 +1,4 @@
-"""What a gateway's servers ask of its frontend."""
+"""The interface between a gateway's servers and its frontend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Respond = Callable[[Reply], None]
 
 
 class Frontend(Protocol):
-    """What answers requests.
+    """Answers requests.
 
     Attributes:
         limits: bounds on requests.
@@ -44,5 +44,5 @@ class Frontend(Protocol):
         ...
 
     def on_abandoned(self, number: int) -> None:
-        """The client of an unanswered request went away."""
+        """Cancel an unanswered request, because its client went away."""
         ...

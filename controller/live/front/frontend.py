@@ -84,8 +84,13 @@ class RunBatch(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A query's body, read and checked: what was asked, its tensors and their items, and what
-    renders the answer."""
+    """A query's body, read and checked.
+
+    Attributes:
+        request: what was asked.
+        tensors, items: its inputs, and the number of their items.
+        render: renders the answer; see ``render_infer``.
+    """
 
     request: InferRequest
     tensors: Tensors
@@ -159,7 +164,7 @@ class _Open:
 
 
 def _answer_errors(answer: Callable[[], int | None], respond: Respond) -> int | None:
-    """Return what ``answer`` returns; what it raises is the answer."""
+    """Return what ``answer`` returns; if it raises an error, respond with that and return None."""
     try:
         return answer()
     except ModellessError as error:

@@ -19,7 +19,7 @@ supervision, reloads and health checks work as ever):
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
-- Replies are compressed for clients that accept it, as the gateways' event loops have better to do.
+- HAProxy compresses replies for clients that accept it, so that gateways' event loops need not.
 - What HAProxy refuses itself is refused in JSON, as gateways do, once it has a request's head.
 - What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
   proxy, which says 404 once the gateways are being taken down.
@@ -72,7 +72,7 @@ _RATE_WINDOW_S = 10
 _IS_CALL = "{ path_beg /inference. }"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _STREAM_SHARE = 128
-"""Of the requests that clients at one address may have open, one in so many may be a stream."""
+"""One in so many of the requests that an address may have open may be a stream."""
 _OPEN_REQUESTS = """\
 backend open_requests
     stick-table type ipv6 size 100k expire 60s store conn_cur

@@ -384,7 +384,7 @@ class DoorConnection(asyncio.BufferedProtocol):
     # -- streams ------------------------------------------------------------------------------
 
     def _begin_stream(self) -> None:
-        """The reply's body begins now; messages in both directions follow."""
+        """Write the head of a stream's reply, and read messages from now on."""
         if self._busy:
             raise InvalidInputError("a stream: got one behind other requests; send it alone.")
         check_content_type(self._headers)

@@ -70,8 +70,8 @@ def _rounded(kind: Kind) -> Kind:
 class Rates:
     """Queries a second by kind: exponentially decayed counts, bounded in number.
 
-    A kind that does not come for three time constants is expected no more: a decayed count alone
-    would protect queries of a higher priority for long after the last of them.
+    A kind that has not come for three time constants is no longer expected. With a decayed count
+    alone, queries of a higher priority would be expected for long after the last of them.
 
     Args:
         memory_s: time constant of the decay.

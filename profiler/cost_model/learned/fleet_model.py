@@ -1,10 +1,10 @@
-"""Predictions of this machine's placements, from its measurements and from those of other devices.
+"""Predicts this machine's placements from its measurements and from those of other devices.
 
-This is the one model that serves: ``profile --budget``, ``up``, ``select`` and ``costmodel
-predict`` ask it. Each device class is predicted by the evaluated ``Predictor``: it learns from the
-knowledge base and from the machine's other classes, and the class's own measurements are its shots.
-A class of which little is measured but whose rates are known is also predicted by these
-(``PlacementModel``), and each prediction counts by how certain it is.
+``profile --budget``, ``up``, ``select`` and ``costmodel predict`` use this model. Each device class
+is predicted by a ``Predictor``, which ``costmodel evaluate`` tests. It learns from the knowledge
+base and from the machine's other classes, and the class's own measurements are its shots. If a
+class has few measurements but known rates, ``PlacementModel`` predicts it from the rates, too, and
+each of the two predictions is weighted by how certain it is.
 """
 
 from __future__ import annotations
@@ -41,21 +41,24 @@ MOST_LEARNED = 1000
 MOST_SHOTS = 600
 """The most own measurements that a device class is predicted from; more are thinned out evenly."""
 
-# Quantiles of a Student t of four degrees of freedom over that of 95 %, the upper end of the
-# predictor's band: errors have tails about as heavy.
+# Quantiles of a Student t distribution with four degrees of freedom over its quantile of 95 %, the
+# upper end of the predictor's band. The errors have tails of about that weight.
 _MEDIAN_OF_BAND, _P90_OF_BAND, _P99_OF_BAND = 0.741 / 2.132, 1.533 / 2.132, 3.747 / 2.132
 _REBUILD_FACTOR = 1.5  # growth of what is known of other classes after which they are learned anew
-_SAME_SIZE_FACTOR = 1.5  # within which two counts of one model's multiply-adds lie
+_SAME_SIZE_FACTOR = 1.5  # the most by which two counts for one model may differ
 
 
 class FleetModel:
-    """Predicts the points of some placements.
+    """Predicts the latency of placements at batch sizes.
 
     Args:
         prior: the covariance and the roofline.
-        placements: what is known of each placement.
+        placements: facts of each placement.
         batches: batch sizes to predict.
         knowledge: measured rows of other devices; see ``knowledge_base``.
+
+    Attributes:
+        points: all placements at all batch sizes.
     """
 
     def __init__(
@@ -99,12 +102,12 @@ class FleetModel:
     def learned_from(self, device_class: str) -> list[LearnedDevice]:
         """Returns the devices of the knowledge base that a class learns from, the nearest first."""
         rows = [self._rows[row] for row in self._classes[device_class]]
-        items = {_item(row) for row in rows}
+        items = {row.item for row in rows}
         by_device: dict[tuple[str, str], list[TableRow]] = {}
         for row in _most_relevant(self._knowledge, rows):
             by_device.setdefault((row.device, row.device_kind), []).append(row)
         return [
-            LearnedDevice(*key, len(some), len({_item(row) for row in some} & items))
+            LearnedDevice(*key, len(some), len({row.item for row in some} & items))
             for key, some in by_device.items()
         ]
 
@@ -174,9 +177,9 @@ class FittedFleet:
         return ExpectedLatency(*found)
 
     def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
-        """Returns how uncertain n points are.
+        """Returns the covariance of the predictions of n points.
 
-        What one class's measurement tells of another class is left out.
+        Points of different device classes are taken as uncorrelated.
 
         Returns:
             The covariance of the log latencies without noise, shape (n, n), and the noise variance
@@ -204,7 +207,7 @@ class _FittedClass:
         place: the place of each row of the model among the predictor's.
         predictor: predicts the class.
         shots, latency_ms: its measured places and their latencies.
-        by_rates: also predicts it; None if its rates are unknown or no longer needed.
+        by_rates: predicts it, too; None if its rates are unknown or no longer needed.
     """
 
     place: Mapping[int, int]
@@ -250,7 +253,7 @@ def _mix(one: ExpectedLatency, other: ExpectedLatency) -> ExpectedLatency:
 
 
 class ItemNames:
-    """Gives this registry's items the names that an imported table has for them.
+    """Renames this registry's items to the names that an imported table has for them.
 
     All rows of the registry take the source of the table with most of its models, because a
     predictor compares devices within a source. An item is the same if the model has the same name,
@@ -266,7 +269,7 @@ class ItemNames:
         for row in knowledge:
             if row.source != SOURCE:
                 by_source.setdefault(row.source, {}).setdefault(_name(row), row)
-        items = list({_item(row): row for row in own}.values())
+        items = list({row.item: row for row in own}.values())
         best, count = SOURCE, 0
         for source in sorted(by_source):
             matched = sum(_find(by_source[source], row) is not None for row in items)
@@ -316,27 +319,23 @@ def _name(row: TableRow) -> tuple[str, int | None]:
     return re.sub(r"[^a-z0-9]+", "-", row.model.lower()).strip("-"), row.resolution_px
 
 
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
-
-
 def _most_relevant(knowledge: Sequence[TableRow], wanted: Sequence[TableRow]) -> list[TableRow]:
     """Returns the rows to learn from: those of the same items first, device by device.
 
     The devices with most of the items come first, those of the same kind before others.
     """
     kind = wanted[0].device_kind
-    items = {_item(row) for row in wanted}
+    items = {row.item for row in wanted}
     by_device: dict[Hashable, list[TableRow]] = {}
     for row in knowledge:
         by_device.setdefault((row.source, row.device), []).append(row)
 
     def nearness(rows: Sequence[TableRow]) -> tuple[int, bool]:
-        return -len({_item(row) for row in rows} & items), rows[0].device_kind != kind
+        return -len({row.item for row in rows} & items), rows[0].device_kind != kind
 
     devices = sorted(by_device.values(), key=nearness)
-    same = [row for rows in devices for row in rows if _item(row) in items][:MOST_LEARNED]
-    others = [row for rows in devices for row in rows if _item(row) not in items]
+    same = [row for rows in devices for row in rows if row.item in items][:MOST_LEARNED]
+    others = [row for rows in devices for row in rows if row.item not in items]
     others.sort(key=lambda row: row.device_kind != kind)
     of_kind = sum(row.device_kind == kind for row in others)
     left = MOST_LEARNED - len(same)

@@ -195,10 +195,10 @@ def _match(
 ) -> FloatArray:
     """Returns the log latency of the row most like each wanted row; NaN where there is none."""
     keys: list[Callable[[TableRow], Hashable]] = [
-        lambda row: (*_item(row), row.engine, row.precision, row.batch, row.concurrency),
-        lambda row: (*_item(row), normalise_precision(row.precision), row.batch, row.concurrency),
-        lambda row: (*_item(row), row.batch, row.concurrency),
-        _item,
+        lambda row: (*row.item, row.engine, row.precision, row.batch, row.concurrency),
+        lambda row: (*row.item, normalise_precision(row.precision), row.batch, row.concurrency),
+        lambda row: (*row.item, row.batch, row.concurrency),
+        lambda row: row.item,
     ]
     found = np.full(len(wanted), np.nan)
     for key in keys:
@@ -209,7 +209,3 @@ def _match(
             if np.isnan(found[position]) and (values := by_key.get(key(row))):
                 found[position] = float(np.mean(values))
     return found
-
-
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
