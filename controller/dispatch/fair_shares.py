@@ -142,18 +142,19 @@ class Tenants:
     def find_fair_rate(self, now_s: float) -> None:
         """Compute ``fair_rate_us_per_s`` anew; see the module."""
         self.fair_rate_us_per_s = math.inf
-        asked_us = self._asked_before_us + self._asked_us
-        self._asking = max(len(asked_us), 1)
         left_us = float(self._done_before_us + self._done_us)
-        if self._asking > 1 and left_us and self._is_overloaded():
-            for served, each_us in enumerate(sorted(asked_us.values())):
+        if left_us and self._is_overloaded():
+            asked_us = sorted((self._asked_before_us + self._asked_us).values())
+            self._asking = max(len(asked_us), 1)
+            self._equal_us_per_s = self._done_us_per_s(now_s) / self._asking
+            for served, each_us in enumerate(asked_us if self._asking > 1 else ()):
                 fair_us = left_us / (self._asking - served)
                 if each_us > fair_us:
                     self.fair_rate_us_per_s = fair_us / self._span_s(now_s)
-                    self._equal_us_per_s = self._done_us_per_s(now_s) / self._asking
-                    return
+                    break
                 left_us -= each_us
-        self._allowances.clear()
+        if self.fair_rate_us_per_s == math.inf or len(self._allowances) >= _MOST_TENANTS:
+            self._allowances.clear()
 
     def is_over_share(self, query: QueryView, work_us: int, now_s: float) -> bool:
         """Return whether a query that arrives now exceeds its tenant's share; if not, charge it."""

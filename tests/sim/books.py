@@ -93,7 +93,7 @@ class Books:
         """No query is lost, none is made up, and each wants what its client wanted."""
         asked = list(queries(self.file, seed))
         assert len(asked) == len(self.rows)
-        for row, (arrival_s, task, client, size) in zip(
+        for row, (arrival_s, task, client, _size) in zip(
             sorted(self.rows, key=lambda row: row["query_id"]), asked, strict=True
         ):
             slo = client.slo

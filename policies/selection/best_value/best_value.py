@@ -23,6 +23,10 @@ plus, for each query that waits, 1 / time left; so the price rises at once with 
 shared out so that all pools of workers, each of one device class with the same variants, are
 equally busy.
 
+A batch pays for its share of full batches. It pays for the rest of its time as far as others want
+the worker: by the part of its limit that its first query has waited, or by how far the queries that
+wait would fill a batch of every worker. Of batches worth alike the largest runs.
+
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), and
 the price as the dual of the accuracy-scaling program that Proteus solves (Ahmad et al., ASPLOS
 2024). Their combination, with the value later, is this policy's own.
