@@ -268,5 +268,5 @@ class Checks:
 
 
 def _held(device) -> set[Placement]:
-    """What is loaded, but for what is being freed."""
+    """Return the loaded instances without those that are being freed."""
     return {each for copy_id, each in device.engines.items() if copy_id not in device.freeing}
