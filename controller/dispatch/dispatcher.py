@@ -182,7 +182,7 @@ class Dispatcher:
             return [self._refusals.refuse_query(receipt, Reason.BAD_ITEM_COUNT, now_s)]
         work_us = self.instances.least_work_us(query)
         self._tenants.count_arrival(query, work_us, now_s)
-        if self._tenants.is_over_share(query, work_us, now_s):
+        if self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:
@@ -209,7 +209,6 @@ class Dispatcher:
             )
         worker, batch = found
         self._workers.stop_batch(worker, batch, now_s, event.others_s)
-        self._tenants.count_done(batch.work_us)
         self._learner.observe_batch(batch, event.busy_s)
         price_usd_per_s = self.instances.price_usd_per_s(batch.device_class)
         effects = self._open.complete_batch(batch, worker, now_s, event.busy_s, price_usd_per_s)
@@ -269,7 +268,7 @@ class Dispatcher:
         effects += self._refuse_or_delay(
             self._waiting.find_expired(now_s), Reason.DEADLINE_PASSED, now_s
         )
-        self._tenants.find_fair_rate(now_s)
+        self._tenants.find_shares(now_s)
         self._workers.demote_over_share(self._open.by_id, now_s)
         self._idle.notify_groups(self._waiting.deferred)
         for worker in self._workers:
@@ -445,7 +444,6 @@ class Dispatcher:
     def _start_batch(self, worker: Worker, run: Run, now_s: float) -> Execute:
         """Hand a checked batch to the worker."""
         batch = self._workers.start_batch(worker, run, self._open.by_id, now_s)
-        self._tenants.count_start(batch.queries, now_s)
         query_ids = tuple([query.query_id for query in batch.queries])
         return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 

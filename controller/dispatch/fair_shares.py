@@ -1,16 +1,16 @@
 """Fairness among tenants, independent of the policy: a tenant over its share waits behind others.
 
-While the dispatcher is overloaded, the queries of a tenant beyond its *fair rate* are *demoted*:
-they are served after all other queries of their priority, from the capacity that the others leave.
-Networks share a link in the same way without one queue for each flow (marking in and out of
-profile by rate: Clark and Fang, IEEE/ACM ToN 1998). No capacity is wasted, and no policy has to
-take part.
+While the dispatcher is overloaded, queries of a tenant that asks for more than the *fair rate* of
+their priority, and has more waiting than its share, are *demoted*: they are served after all other
+queries of that priority, from the capacity that the others leave. Networks share a link in the same
+way without one queue for each flow (marking in and out of profile: Clark and Fang, IEEE/ACM ToN
+1998). No capacity is wasted, and no policy has to take part.
 
-The fair rate is max-min fair: the rate r at which the sum over tenants of min(asked, r) is the work
-that the devices do. So a tenant that asks for at most r is never demoted, whatever its limits are,
-and each that asks for more has work at the rate r *in profile* (not demoted). Of that it may have
-as much waiting as an equal share of the devices does in half of its queries' limits. Work is the
-least device time for a query: that of the quickest variant that is accurate enough.
+The fair rate of a priority is max-min fair: the rate r at which the sum over tenants of
+min(asked, r) is the work that the devices begin for queries of that priority. A tenant that asks
+for at most r is never demoted, whatever its limits are. The others may have so much waiting *in
+profile* (not demoted) as an equal share of the devices does in half of their queries' limits. Work
+is the least device time for a query: that of the quickest variant that is accurate enough.
 
 The dispatcher is overloaded while more than a few queries are refused for want of time or room, or
 while queries wait for more than half their limits. (If a single refusal counted as overload, it
@@ -23,15 +23,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import QueryView
 
 _WINDOW_S = 1.0
 """Tenants and refusals count for one to two windows of this length."""
-_BURST_S = 0.1
-"""A tenant that asks for more may send the work of so long, at the fair rate, at once."""
-_MOST_TENANTS = 4096
+_MOST_CLIENTS = 4096
 _LONGEST_LIMIT_S = 3600.0  # a query without a limit has an infinite one
 _LIMIT_PART = 0.5
 """The share of their limits, and of the queue, for which a tenant's queries wait in profile."""
@@ -42,50 +41,59 @@ _MOST_REFUSED = 1.0 / 64.0
 _OVERLOAD = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
 
 
+Client = tuple[int, str]
+"""Those who share: a priority, and a tenant that asks at it."""
+
+
 @dataclass(slots=True)
 class _Waiting:
-    """The queries of a tenant that wait in profile: work, microseconds; number; sum of limits."""
+    """A tenant's queries of a priority that wait in profile: work, microseconds; sum of limits."""
 
     work_us: int = 0
     queries: int = 0
     limits_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """The work that a tenant could still ask for in profile, microseconds, at a time, seconds."""
+class FairShare(NamedTuple):
+    """The share of each tenant that asks at a priority; work in microseconds of device time.
 
-    work_us: float
-    at_s: float
+    Attributes:
+        rate_us_per_s: the max-min fair rate; a tenant that asks for more is beyond its share if
+            too much of it waits.
+        equal_us_per_s: the part of the devices' work that each would have if they were equal.
+        tenants: their number.
+    """
+
+    rate_us_per_s: float
+    equal_us_per_s: float
+    tenants: int
 
 
 class Tenants:
-    """Counts the queries of each tenant of one dispatcher, and computes the fair rate.
+    """Counts the queries of each tenant of one dispatcher, and computes the fair rates.
 
     Args:
         max_queued: number of queries that may wait in all.
 
     Attributes:
-        fair_rate_us_per_s: the work that a tenant may ask for in profile, microseconds of device
-            time a second; inf while there is no overload.
+        shares: by priority, where tenants ask for more than the devices do; none while there is
+            no overload.
     """
 
     def __init__(self, max_queued: int) -> None:
+        self.shares: dict[int, FairShare] = {}
         self._max_queued = max_queued
-        self._waiting: dict[str, _Waiting] = {}
-        self._allowances: dict[str, _Allowance] = {}  # of tenants that ask for more than the rate
+        self._waiting: dict[Client, _Waiting] = {}
         self._all_us = 0  # work of all waiting queries
         # Of this window, and of the one before:
-        self._asked_us: Counter[str] = Counter()
-        self._asked_before_us: Counter[str] = Counter()
-        self._done_us = self._done_before_us = 0
+        self._asked_us: Counter[Client] = Counter()
+        self._asked_before_us: Counter[Client] = Counter()
+        self._begun_us: Counter[int] = Counter()  # by priority
+        self._begun_before_us: Counter[int] = Counter()
         self._arrived = self._arrived_before = 0
         self._refused = self._refused_before = 0
         self._began_s = self._began_before_s = -math.inf
         self._waited = 0.0  # mean share of their limits that queries waited
-        self.fair_rate_us_per_s = math.inf
-        self._equal_us_per_s = math.inf
-        self._asking = 1  # tenants
 
     # -- counting -----------------------------------------------------------------------------
 
@@ -94,17 +102,19 @@ class Tenants:
         if now_s - self._began_s >= _WINDOW_S:
             self._begin_window(now_s)
         self._arrived += 1
-        if query.tenant in self._asked_us or len(self._asked_us) < _MOST_TENANTS:
-            self._asked_us[query.tenant] += work_us
+        client = (query.priority, query.tenant)
+        if client in self._asked_us or len(self._asked_us) < _MOST_CLIENTS:
+            self._asked_us[client] += work_us
 
     def add_waiting(self, query: QueryView, work_us: int) -> None:
         """Count a query that begins to wait; it needs ``work_us`` of device time."""
         self._all_us += work_us
         if query.demoted:
             return
-        known = self._waiting.get(query.tenant)
+        client = (query.priority, query.tenant)
+        known = self._waiting.get(client)
         if known is None:
-            known = self._waiting[query.tenant] = _Waiting()
+            known = self._waiting[client] = _Waiting()
         known.work_us += work_us
         known.queries += 1
         known.limits_s += _limit_s(query)
@@ -114,23 +124,23 @@ class Tenants:
         self._all_us -= work_us
         if query.demoted:
             return
-        known = self._waiting[query.tenant]
+        client = (query.priority, query.tenant)
+        known = self._waiting[client]
         known.work_us -= work_us
         known.queries -= 1
         known.limits_s -= _limit_s(query)
         if not known.queries:
-            del self._waiting[query.tenant]
+            del self._waiting[client]
 
-    def count_start(self, queries: Sequence[QueryView], now_s: float) -> None:
-        """Count how long the least urgent query of a batch, its last, waited for a worker."""
-        query = queries[-1]
+    def count_start(self, query: QueryView, work_us: int) -> None:
+        """Count a query that a worker begins to run; ``work_us`` as in ``add_waiting``."""
+        self._begun_us[query.priority] += work_us
+
+    def count_wait(self, query: QueryView, now_s: float) -> None:
+        """Count how long the least urgent query of a batch waited for a worker."""
         limit_s = query.deadline_s - query.arrival_s
         share = (now_s - query.arrival_s) / limit_s if limit_s > 0.0 else 1.0
         self._waited += _WAIT_WEIGHT * (share - self._waited)
-
-    def count_done(self, work_us: int) -> None:
-        """Count a batch that ran; its queries needed ``work_us`` of device time."""
-        self._done_us += work_us
 
     def count_refusal(self, reason: AnyReason) -> None:
         """Count a refused query."""
@@ -139,74 +149,67 @@ class Tenants:
 
     # -- shares -------------------------------------------------------------------------------
 
-    def find_fair_rate(self, now_s: float) -> None:
-        """Compute ``fair_rate_us_per_s`` anew; see the module."""
-        self.fair_rate_us_per_s = math.inf
-        left_us = float(self._done_before_us + self._done_us)
-        if left_us and self._is_overloaded():
-            asked_us = sorted((self._asked_before_us + self._asked_us).values())
-            self._asking = max(len(asked_us), 1)
-            self._equal_us_per_s = self._done_us_per_s(now_s) / self._asking
-            for served, each_us in enumerate(asked_us if self._asking > 1 else ()):
-                fair_us = left_us / (self._asking - served)
-                if each_us > fair_us:
-                    self.fair_rate_us_per_s = fair_us / self._span_s(now_s)
-                    break
-                left_us -= each_us
-        if self.fair_rate_us_per_s == math.inf or len(self._allowances) >= _MOST_TENANTS:
-            self._allowances.clear()
+    def find_shares(self, now_s: float) -> None:
+        """Compute ``shares`` anew; see the module."""
+        self.shares = {}
+        span_s = self._span_s(now_s)
+        if not self._is_overloaded() or span_s <= 0.0:
+            return
+        asked: dict[int, list[int]] = {}
+        for (priority, _), work_us in (self._asked_before_us + self._asked_us).items():
+            asked.setdefault(priority, []).append(work_us)
+        for priority, each in asked.items():
+            begun_us = self._begun_before_us[priority] + self._begun_us[priority]
+            fair_us = _find_max_min(each, begun_us) if len(each) > 1 else math.inf
+            if fair_us < math.inf:
+                equal_us = begun_us / len(each)
+                self.shares[priority] = FairShare(fair_us / span_s, equal_us / span_s, len(each))
 
-    def is_over_share(self, query: QueryView, work_us: int, now_s: float) -> bool:
-        """Return whether a query that arrives now exceeds its tenant's share; if not, charge it."""
-        rate = self.fair_rate_us_per_s
-        if not self._asks_for_more(query.tenant, now_s):
-            return False
-        if self.waits_beyond(query.tenant):
-            return True
-        depth_us = max(rate * _BURST_S, float(work_us))
-        known = self._allowances.get(query.tenant)
-        if known is None:
-            known = self._allowances[query.tenant] = _Allowance(depth_us, now_s)
-        known.work_us = min(known.work_us + rate * (now_s - known.at_s), depth_us)
-        known.at_s = now_s
-        if known.work_us < work_us:
-            return True
-        known.work_us -= work_us
-        return False
+    def is_over_share(self, query: QueryView, now_s: float) -> bool:
+        """Return whether a query that arrives now is beyond its tenant's share."""
+        client = (query.priority, query.tenant)
+        return self._asks_for_more(client, now_s) and self.waits_beyond(query)
 
-    def waits_beyond(self, tenant: str, times: float = 1.0) -> bool:
-        """Return whether more waits in profile than ``times`` what an equal share allows.
+    def waits_beyond(self, query: QueryView) -> bool:
+        """Return whether a query's tenant has more waiting, at its priority, than its share.
 
         Call it for tenants that ask for more than the fair rate.
         """
-        waiting = self._waiting.get(tenant)
-        if waiting is None:
-            return False
-        allowed_us = self._equal_us_per_s * _LIMIT_PART * waiting.limits_s / waiting.queries
-        allowed = _LIMIT_PART * self._max_queued / self._asking
-        return waiting.work_us > times * allowed_us or waiting.queries > times * allowed
+        return self._waits_beyond((query.priority, query.tenant), 1.0)
 
-    def find_far_over(self, now_s: float) -> list[str]:
-        """Return the tenants that have more than twice their share waiting in profile."""
-        return [
-            tenant
-            for tenant in self._waiting
-            if self._asks_for_more(tenant, now_s) and self.waits_beyond(tenant, 2.0)
-        ]
+    def find_far_over(self, now_s: float) -> set[Client]:
+        """Return the priorities and tenants that have more than twice their share waiting."""
+        return {
+            client
+            for client in (self._waiting if self.shares else ())
+            if self._asks_for_more(client, now_s) and self._waits_beyond(client, 2.0)
+        }
 
     def half_drain_s(self, now_s: float) -> float | None:
         """Return how long half of the waiting work takes at the recent rate, seconds, or None.
 
         After that time there is room for a client that was refused.
         """
-        rate = self._done_us_per_s(now_s)
-        return self._all_us / rate / 2.0 if rate > 0.0 and self._all_us else None
+        begun_us = self._begun_us.total() + self._begun_before_us.total()
+        drain_s = self._all_us / begun_us * self._span_s(now_s) if begun_us else 0.0
+        return drain_s / 2.0 or None
 
-    def _asks_for_more(self, tenant: str, now_s: float) -> bool:
-        if self.fair_rate_us_per_s == math.inf:
+    def _asks_for_more(self, client: Client, now_s: float) -> bool:
+        share = self.shares.get(client[0])
+        if share is None:
             return False
-        asked_us = self._asked_before_us[tenant] + self._asked_us[tenant]
-        return asked_us > self.fair_rate_us_per_s * self._span_s(now_s)
+        asked_us = self._asked_before_us[client] + self._asked_us[client]
+        return asked_us > share.rate_us_per_s * self._span_s(now_s)
+
+    def _waits_beyond(self, client: Client, times: float) -> bool:
+        """Return whether more waits in profile than ``times`` what an equal share allows."""
+        waiting = self._waiting.get(client)
+        if waiting is None:
+            return False
+        share = self.shares[client[0]]
+        allowed_us = share.equal_us_per_s * _LIMIT_PART * waiting.limits_s / waiting.queries
+        allowed = _LIMIT_PART * self._max_queued / share.tenants
+        return waiting.work_us > times * allowed_us or waiting.queries > times * allowed
 
     def _is_overloaded(self) -> bool:
         """Return whether the dispatcher is overloaded; see the module."""
@@ -215,22 +218,33 @@ class Tenants:
         refused = self._refused + self._refused_before
         return refused > 0 and refused > _MOST_REFUSED * (self._arrived + self._arrived_before)
 
-    def _done_us_per_s(self, now_s: float) -> float:
-        """Return the recent rate of work, microseconds a second: the capacity, under overload."""
-        span_s = self._span_s(now_s)
-        return (self._done_us + self._done_before_us) / span_s if span_s > 0.0 else 0.0
-
     def _span_s(self, now_s: float) -> float:
         """Return the length of both windows until now, seconds."""
-        return now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
+        return now_s - self._began_before_s
 
     def _begin_window(self, now_s: float) -> None:
-        """Begin a new window."""
+        """Begin a new window; after a pause, forget the one before it."""
+        self._began_before_s = self._began_s
+        if now_s - self._began_s > 2.0 * _WINDOW_S:
+            self._asked_us, self._begun_us = Counter(), Counter()
+            self._arrived = self._refused = 0
+            self._began_before_s = now_s
+        self._began_s = now_s
         self._asked_us, self._asked_before_us = Counter(), self._asked_us
-        self._done_us, self._done_before_us = 0, self._done_us
+        self._begun_us, self._begun_before_us = Counter(), self._begun_us
         self._arrived, self._arrived_before = 0, self._arrived
         self._refused, self._refused_before = 0, self._refused
-        self._began_s, self._began_before_s = now_s, self._began_s
+
+
+def _find_max_min(asked: Sequence[int], given: float) -> float:
+    """Return the r at which the sum of min(each asked, r) is ``given``; inf if all have enough."""
+    left = float(given)
+    for served, each in enumerate(sorted(asked)):
+        fair = left / (len(asked) - served)
+        if each > fair:
+            return fair
+        left -= each
+    return math.inf
 
 
 def _limit_s(query: QueryView) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from modelless.controller.dispatch.fair_shares import Tenants
+from modelless.controller.dispatch.fair_shares import Client, Tenants
 from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
@@ -39,7 +39,6 @@ class Batch:
         expected_s: its median run time, seconds; inf if unknown.
         suspect_at_s: when it counts as hanging; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
-        work_us: the least device time for its queries, microseconds; see ``tenants``.
         waited_s: how long the worker ran the batch before it, after it was handed over, seconds.
         size: of its items, see ``QueryView.size``.
     """
@@ -53,7 +52,6 @@ class Batch:
     expected_s: float
     suspect_at_s: float
     overdue_at_s: float
-    work_us: int = 0
     waited_s: float = 0.0
     size: int = 0
 
@@ -310,7 +308,7 @@ class Place(NamedTuple):
         worker: the worker that it is bound to; None if it is deferred or held.
         queue: its queue.
         service_s: how long it is expected to take alone, seconds; 0 unless it is bound.
-        work_us: the least device time for it, microseconds; see ``tenants``.
+        work_us: the least device time for it, microseconds; see ``fair_shares``.
     """
 
     query: QueryView
@@ -361,7 +359,7 @@ class WaitingQueries:
             worker: the worker.
             variant_id: the variant that is to serve it.
             service_s: how long it is expected to take alone, seconds; counts as 0 if not finite.
-            work_us: the least device time for it, microseconds; see ``tenants``.
+            work_us: the least device time for it, microseconds; see ``fair_shares``.
         """
         service_s = service_s if math.isfinite(service_s) else 0.0
         own = rank(query)
@@ -427,6 +425,14 @@ class WaitingQueries:
         self._tenants.remove_waiting(query, work_us)
         return place
 
+    def start_queries(self, queries: Sequence[QueryView], now_s: float) -> tuple[QueryView, ...]:
+        """Remove the queries of a batch that a worker begins to run; return them as they waited."""
+        places = [self.remove_query(query.query_id) for query in queries]
+        for query, *_, work_us in places:
+            self._tenants.count_start(query, work_us)
+        self._tenants.count_wait(places[-1].query, now_s)
+        return tuple([place.query for place in places])
+
     def find_least_urgent(self) -> QueryView:
         """Return the least urgent query; there must be one. Looks at every queue."""
         return max([queue.last for queue in self._all], key=urgency)
@@ -444,15 +450,15 @@ class WaitingQueries:
         return [
             (self._demote(place), place.worker)
             for place in places
-            if self._tenants.waits_beyond(place.query.tenant)  # less so with each
+            if self._tenants.waits_beyond(place.query)  # less so with each
         ]
 
-    def _find_places(self, names: Container[str]) -> list[Place]:
-        """Return the places of these tenants' queries that are not demoted, least urgent first."""
+    def _find_places(self, clients: Container[Client]) -> list[Place]:
+        """Return the places of their queries that are not demoted, the least urgent first."""
         places = [
             place
             for place in self._places.values()
-            if place.query.tenant in names
+            if (place.query.priority, place.query.tenant) in clients
             and not place.query.demoted
             and place.queue.container is not self.held
         ]

@@ -204,9 +204,8 @@ class WorkerTable:
             receipts: the receipts of the open queries, by id.
             now_s: when the batch leaves.
         """
-        limits, take = self._limits, self._waiting.remove_query
-        places = [take(query.query_id) for query in run.queries]
-        queries = tuple([place.query for place in places])
+        limits = self._limits
+        queries = self._waiting.start_queries(run.queries, now_s)
         items = sum([query.items for query in queries])
         size = queries[0].size  # all are alike
         resident = self._instances.residents(worker.worker_id, size)[run.variant_id]
@@ -224,7 +223,6 @@ class WorkerTable:
             expected_s,
             now_s + limits.suspect_factor * p99_s + limits.suspect_s if may_retry else math.inf,
             now_s + limits.overdue_factor * p99_s + limits.overdue_s,
-            sum([place.work_us for place in places]),
             size=size,
         )
         self._next_batch_id += 1

@@ -61,8 +61,11 @@ def run(urgent_per_s: float, other_per_s: float, other_ms: float, seed: int) -> 
 def test_a_higher_priority_with_a_tight_limit_is_in_time_before_a_lower_one(
     urgent_per_s: float, seed: int
 ) -> None:
-    """The lower one alone takes half of the devices, at their quickest and in full batches."""
-    in_time = run(urgent_per_s, 790, 40, seed)
+    """The lower one alone would take nearly all devices, at their quickest and in full batches.
+
+    So not all can be in time. At half of that load nearly all can, and both have 94 to 98 %.
+    """
+    in_time = run(urgent_per_s, 1500, 40, seed)
     assert in_time["1"] >= in_time["0"] + 0.02
     assert in_time["0"] >= 0.8
 
