@@ -61,8 +61,8 @@ _ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of
 # The members were weighted by the same errors that tell how far off the mixture is, which makes
 # these too small. The factors give bands that hold on half of the devices of five public tables.
 _WIDENING, _WIDENING_OF_FEW = 1.12, 0.9
-# Without any measurement, where similar devices are known, a band spans a factor of ten, or more if
-# these devices differ more from each other.
+# Without any measurement, a band spans at most a factor of ten where the known devices of the kind
+# differ by no more than that. If they differ more, they are no measure of a further one.
 _UNSEEN_WIDTH_LOG = 0.5 * math.log(10.0)
 
 
@@ -157,8 +157,8 @@ class Predictor:
         width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
         if len(shots):
             width *= _WIDENING + _WIDENING_OF_FEW / len(shots)
-        elif self._similar is not None:
-            width = np.minimum(width, max(_UNSEEN_WIDTH_LOG, self._similar.error_log))
+        elif self._similar is not None and self._similar.error_log <= _UNSEEN_WIDTH_LOG:
+            width = np.minimum(width, _UNSEEN_WIDTH_LOG)
         return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
 
     def covariance(
