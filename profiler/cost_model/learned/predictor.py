@@ -53,7 +53,7 @@ from modelless.variants.estimates import FloatArray
 
 IntArray = NDArray[np.intp]
 
-MOST_TRAINING_POINTS = 1500
+MOST_TRAINING_POINTS = 3000
 """The most training points; more are thinned out, because the time grows with their cube."""
 
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
