@@ -6,15 +6,15 @@ Training holds for every device that is predicted. Conditioning uses the device'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.learned.calibration import (
-    MEDIAN_OF_NORMAL,
     ErrorScores,
     score_devices,
     score_families,
@@ -27,10 +27,27 @@ from modelless.profiler.cost_model.learned.features import (
     item_latency_log,
     sort_rows,
 )
-from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
+from modelless.profiler.cost_model.learned.gaussian_process import (
+    ConditionedProcess,
+    GaussianProcess,
+    Posterior,
+)
 from modelless.profiler.cost_model.learned.item_effects import ItemEffects
+from modelless.profiler.cost_model.learned.mixture import (
+    ClosestDevice,
+    Member,
+    Mixture,
+    Process,
+    follow,
+)
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.cost_model.learned.proxies import ProxyMixture, contrasts_of, proxies_of
+from modelless.profiler.cost_model.learned.proxies import (
+    SimilarDevices,
+    contrasts_of,
+    fill_in,
+    find_similar_devices,
+    proxies_of,
+)
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
@@ -39,10 +56,14 @@ IntArray = NDArray[np.intp]
 MOST_TRAINING_POINTS = 3000
 """The most training points; more are thinned out, because the time grows with their cube."""
 
-# The prediction of least relative error lies below the median by half the variance: a whole
-# variance would follow from a log-normal error, but the bands err to the wide side.
-_SHIFT_SHARE, _MOST_SHIFT_LOG = 0.5, 0.5
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
+_ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of the others is 1
+# The members were weighted by the same errors that tell how far off the mixture is, which makes
+# these too small. The factors give bands that hold on half of the devices of five public tables.
+_WIDENING, _WIDENING_OF_FEW = 1.12, 0.9
+# Without any measurement, a band spans at most a factor of ten where the known devices of the kind
+# differ by no more than that. If they differ more, they are no measure of a further one.
+_UNSEEN_WIDTH_LOG = 0.5 * math.log(10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +73,11 @@ class Prediction:
     Attributes:
         median_ms: the median.
         low_ms, high_ms: the central 90 % band.
-        least_error_ms: the prediction whose expected relative error is least. It lies below the
-            median, the further the less certain it is: a prediction that is too high is off by any
-            multiple, one that is too low by less than 100 %. For a log-normal variable it is the
-            median over exp(variance) (Gneiting, "Making and Evaluating Point Forecasts", 2011,
-            section 2.3).
     """
 
     median_ms: FloatArray
     low_ms: FloatArray
     high_ms: FloatArray
-    least_error_ms: FloatArray
 
 
 class Predictor:
@@ -95,15 +110,27 @@ class Predictor:
         self._process = GaussianProcess(
             prior.kernel, effects.add_to(points.select(kept)), values[kept]
         )
-        self._posterior = self._process.posterior_at(effects.add_to(wanted_points))
-        self._contrasts = contrasts_of(
-            proxies_of(training, wanted), self._posterior.mean + wanted_points.roofline_log
-        )
+        pooled = self._process.posterior_at(effects.add_to(wanted_points))
+        proxies = proxies_of(training, wanted)
+        expected_log = pooled.mean + wanted_points.roofline_log
+        contrasts = contrasts_of(proxies, expected_log)
+        self._transfer = follow(pooled, contrasts)
+        self._own_process = GaussianProcess(prior.kernel, points.select([]), np.empty(0))
+        self._alone = self._own_process.posterior_at(wanted_points)
+        self._proxies = fill_in(contrasts) + pooled.mean
+        self._similar: SimilarDevices | None = None
+        if not self._is_known_device:
+            expected_log = self._transfer.mean + wanted_points.roofline_log
+            self._similar = find_similar_devices(training, wanted, expected_log)
+        if self._similar is not None:
+            mean = self._transfer.mean + self._similar.level_log
+            self._transfer = replace(self._transfer, mean=mean)
+        self._items = wanted_points.item
 
     @cached_property
     def _is_known_device(self) -> bool:
         """Whether training contains the device, so that only the models are new."""
-        devices = self._posterior.points.level("device")
+        devices = self._alone.points.level("device")
         known = np.isin(devices, self._process.points.level("device"))
         return bool(known.size and known.all())
 
@@ -121,21 +148,18 @@ class Predictor:
             latency_ms: their measured latencies, shape (k,).
             rows: the n wanted rows to predict.
         """
-        mixture = self._condition(shots, latency_ms)
+        mixture = self._mix(shots, latency_ms)
         mean, variance = mixture.predict(rows)
         deviation = np.sqrt(variance)
         error, error_variance = mixture.leave_one_out()
         shot_errors = error / np.sqrt(error_variance)
         centre = np.clip(mean + self._base_log[rows], -MOST_LOG, MOST_LOG)
         width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
-        shift = np.zeros(len(rows))
-        if len(shots) or self._is_known_device:
-            # Without them the level is unknown, and the median is the best guess of it.
-            scale = self._scores.quantile(0.5, shot_errors) / MEDIAN_OF_NORMAL
-            shift = np.minimum(_SHIFT_SHARE * (scale * deviation) ** 2, _MOST_SHIFT_LOG)
-        return Prediction(
-            np.exp(centre), np.exp(centre - width), np.exp(centre + width), np.exp(centre - shift)
-        )
+        if len(shots):
+            width *= _WIDENING + _WIDENING_OF_FEW / len(shots)
+        elif self._similar is not None and self._similar.error_log <= _UNSEEN_WIDTH_LOG:
+            width = np.minimum(width, _UNSEEN_WIDTH_LOG)
+        return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
 
     def covariance(
         self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
@@ -150,11 +174,32 @@ class Predictor:
             The covariance of their log latencies without noise, shape (n, n), and the noise
             variance of one measurement.
         """
-        return self._condition(shots, latency_ms).covariance(rows)
+        transfer = self._condition(self._process, self._transfer, shots, latency_ms)
+        covariance = transfer.covariance(self._transfer.select(rows))
+        disagreement = self._mix(shots, latency_ms).disagreement(rows)
+        return covariance + disagreement, transfer.noise_variance
 
-    def _condition(self, shots: IntArray, latency_ms: FloatArray) -> ProxyMixture:
+    def _mix(self, shots: IntArray, latency_ms: FloatArray) -> Mixture:
         values = np.log(latency_ms) - self._base_log[shots]
-        return ProxyMixture(self._process, self._posterior, self._contrasts, shots, values)
+        transfer = self._condition(self._process, self._transfer, shots, latency_ms)
+        members: list[tuple[Member, float]] = [(Process(transfer, self._transfer), 1.0)]
+        if len(shots):
+            if len(self._proxies):
+                members.append((ClosestDevice(self._proxies, shots, values), 1.0))
+            alone = self._condition(self._own_process, self._alone, shots, latency_ms)
+            members.append((Process(alone, self._alone), _ALONE_SHARE))
+        items = self._items[shots]
+        return Mixture(members, [np.flatnonzero(items == item) for item in np.unique(items)])
+
+    def _condition(
+        self,
+        process: GaussianProcess,
+        posterior: Posterior,
+        shots: IntArray,
+        latency_ms: FloatArray,
+    ) -> ConditionedProcess:
+        values = np.log(latency_ms) - self._base_log[shots]
+        return ConditionedProcess(process, posterior.select(shots), values)
 
 
 def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:
