@@ -5,8 +5,7 @@ analytically. ``gaussian_process`` learns what the roofline misses, with the cov
 ``kernel``. ``item_effects`` and ``proxies`` use what is known of the same items on other devices.
 ``mixture`` weighs them against what the device itself shows. ``calibration`` widens the bands as
 much as past errors require. ``predictor`` combines these parts for any device; ``fleet_model`` asks
-it for the placements of this machine, besides ``placement_model``, which knows the machine's own
-rates. ``unmeasured`` fills the gaps in profiles, and ``experiment_design`` chooses what to measure
-next. ``evaluation`` compares the predictor with ``baselines``. ``prior`` reads the shipped figures,
-which ``training`` makes.
+it for the placements of this machine. ``unmeasured`` fills the gaps in profiles, and
+``experiment_design`` chooses what to measure next. ``evaluation`` compares the predictor with
+``baselines``. ``prior`` reads the shipped figures, which ``training`` makes.
 """

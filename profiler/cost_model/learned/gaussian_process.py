@@ -203,12 +203,6 @@ class ConditionedProcess:
             variance[group] = own + self.noise_variance
         return error, variance
 
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Returns each shot's error, and its variance with noise, if that shot were left out."""
-        if not len(self._weights):
-            return np.empty(0), np.empty(0)
-        return _leave_one_out(self._factor, self._weights, self._noise, self.noise_variance)
-
 
 def _evidence(covariance: FloatArray, values: FloatArray, noise_variance: float) -> float:
     """Returns the log marginal likelihood up to a constant (Rasmussen and Williams, equation 5.8).

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.learned.gaussian_process import (
     ConditionedProcess,
+    GaussianProcess,
     Posterior,
 )
 from modelless.variants.estimates import FloatArray
@@ -62,13 +63,28 @@ def follow(posterior: Posterior, contrasts: FloatArray) -> Posterior:
 
 
 class Process:
-    """A member that is a Gaussian process."""
+    """A member that is a Gaussian process.
 
-    def __init__(self, conditioned: ConditionedProcess, posterior: Posterior) -> None:
-        self._conditioned, self._posterior = conditioned, posterior
+    Args:
+        process: the process.
+        posterior: its distribution at n rows.
+        shots: the k measured rows.
+        values: their measured values, shape (k,).
+    """
+
+    def __init__(
+        self, process: GaussianProcess, posterior: Posterior, shots: IntArray, values: FloatArray
+    ) -> None:
+        self._conditioned = ConditionedProcess(process, posterior.select(shots), values)
+        self._posterior = posterior
+        self.noise_variance = self._conditioned.noise_variance
 
     def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         return self._conditioned.predict(self._posterior.select(rows))
+
+    def covariance(self, rows: IntArray) -> FloatArray:
+        """Returns the covariance of n rows without noise, shape (n, n)."""
+        return self._conditioned.covariance(self._posterior.select(rows))
 
     def leave_items_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
         return self._conditioned.leave_groups_out(groups)
@@ -121,7 +137,7 @@ class Mixture:
 
     Args:
         members: each with its share before anything is measured.
-        groups: the measurements of each item, as numbers from 0 to k - 1.
+        groups: measurements that are left out together, as numbers from 0 to k - 1.
     """
 
     def __init__(self, members: Sequence[tuple[Member, float]], groups: Sequence[IntArray]) -> None:
@@ -146,15 +162,24 @@ class Mixture:
         apart = means - self._shares @ means
         return np.asarray((self._shares[:, None] * apart).T @ apart)
 
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Returns each measurement's error and variance if its item were left out, shape (k,)."""
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are any measurements."""
+        return bool(self._groups)
+
+    def left_out_scores(self) -> tuple[FloatArray, FloatArray]:
+        """Returns each measurement's score if its group were left out, and its weight, (k,) each.
+
+        A score is an error in predicted standard deviations. The measurements of a group err alike,
+        so they weigh 1 together.
+        """
         count = self._errors.shape[1]
-        error, variance = np.empty(count), np.empty(count)
+        scores, weights = np.empty(count), np.empty(count)
         for group in self._groups:
             shares = self._weigh(np.setdiff1d(np.arange(count), group))
-            found = _mix(shares, self._errors[:, group], self._variances[:, group])
-            error[group], variance[group] = found
-        return error, variance
+            error, variance = _mix(shares, self._errors[:, group], self._variances[:, group])
+            scores[group], weights[group] = error / np.sqrt(variance), 1.0 / len(group)
+        return scores, weights
 
     def _weigh(self, kept: IntArray) -> FloatArray:
         apart = np.minimum(np.abs(self._errors[:, kept]), _MOST_ERROR).sum(axis=1)

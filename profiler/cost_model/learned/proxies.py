@@ -16,7 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.profiler.cost_model.learned.features import item_latency_log, normalise_precision
+from modelless.profiler.cost_model.learned.features import (
+    NO_RATES,
+    RatesByDevice,
+    item_latency_log,
+    normalise_precision,
+)
+from modelless.profiler.cost_model.learned.roofline import measured_unit_ms
 from modelless.profiler.devices.known_devices import find_known_device
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
@@ -87,23 +93,30 @@ class SimilarDevices(NamedTuple):
 
 
 def find_similar_devices(
-    training: Sequence[TableRow], wanted: Sequence[TableRow], expected_log: FloatArray
+    training: Sequence[TableRow],
+    wanted: Sequence[TableRow],
+    expected_log: FloatArray,
+    rates: RatesByDevice = NO_RATES,
 ) -> SimilarDevices | None:
     """Returns what similar devices say of a device; None if there are none.
+
+    If the device's rates were measured, only devices with rates are similar.
 
     Args:
         training: measured rows of other devices.
         wanted: n rows to predict.
         expected_log: expected log milliseconds an item of each wanted row, shape (n,).
+        rates: see ``encode``.
     """
     if not wanted:
         return None
     kind = _usual_kind(wanted)
+    is_rated = _key_of(wanted[0]) in rates
     moved = np.array(
         [
-            proxy - _SPEED_SHARE * _speed_log(wanted[0].device, rows[0].device, kind)
+            proxy - _SPEED_SHARE * _speed_log(wanted[0], rows[0], kind, rates)
             for rows in _by_device(training).values()
-            if _usual_kind(rows) == kind
+            if _usual_kind(rows) == kind and (_key_of(rows[0]) in rates or not is_rated)
             for proxy in proxies_of(rows, wanted)
         ]
     )
@@ -130,14 +143,28 @@ def _usual_kind(rows: Sequence[TableRow]) -> str:
     return Counter(row.device_kind for row in rows).most_common(1)[0][0]
 
 
-def _speed_log(device: str, other: str, kind: str) -> float:
-    """Returns the log of how much faster one device is than another by published figures, or 0."""
-    mine, theirs = (find_known_device(name, kind) for name in (device, other))
+def _speed_log(one: TableRow, other: TableRow, kind: str, rates: RatesByDevice) -> float:
+    """Returns the log of how much faster a row's device is than another's; 0 if it is unknown.
+
+    It follows the measured rates of both, or else the published figures.
+    """
+    measured = [
+        measured_unit_ms(known, normalise_precision(row.precision))
+        for row in (one, other)
+        if (known := rates.get(_key_of(row))) is not None
+    ]
+    if len(measured) == 2 and measured[0] is not None and measured[1] is not None:
+        return float(np.log(measured[1] / measured[0]).mean())
+    mine, theirs = (find_known_device(row.device, kind) for row in (one, other))
     ratios = []
     for names in _SPEEDS:
         pairs = ((getattr(mine, name, None), getattr(theirs, name, None)) for name in names)
         ratios += [math.log(own / his) for own, his in pairs if own and his][:1]
     return statistics.fmean(ratios) if ratios else 0.0
+
+
+def _key_of(row: TableRow) -> tuple[str, str]:
+    return row.device, row.engine
 
 
 def _by_device(rows: Sequence[TableRow]) -> dict[Hashable, list[TableRow]]:

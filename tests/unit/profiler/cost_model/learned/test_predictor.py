@@ -204,12 +204,7 @@ def test_with_nothing_to_learn_from_bands_are_wide(shots: int) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param(
-            {},
-            marks=pytest.mark.xfail(
-                strict=True, reason="a tenth of the others' speed is farther off than bands reach"
-            ),
-        ),
+        {},
         BLANK_SIZES,
         {"gmacs": 0.0, "params_m": 0.0},
     ],
