@@ -20,6 +20,7 @@ from modelless.profiler.cost_model.learned.calibration import MEDIAN_OF_NORMAL
 from modelless.profiler.cost_model.learned.features import NO_RATES
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
+from modelless.profiler.cost_model.learned.snapshot import shipped_snapshot
 from modelless.profiler.cost_model.measured_model import PlacementFigures
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import SOURCE, PlacementFacts, TableRow
@@ -40,6 +41,7 @@ MOST_SHOTS = 600
 # upper end of the predictor's band. The errors have tails of about that weight.
 _MEDIAN_OF_BAND, _P90_OF_BAND, _P99_OF_BAND = 0.741 / 2.132, 1.533 / 2.132, 3.747 / 2.132
 _REBUILD_FACTOR = 1.5  # growth of what is known of other classes after which they are learned anew
+_SIZES = ("params_m", "gmacs", "mactivations_m", "layers")
 _SAME_SIZE_FACTOR = 1.5  # the most by which two counts for one model may differ
 
 
@@ -67,7 +69,8 @@ class FleetModel:
         prior: the covariance and the roofline.
         placements: facts of each placement.
         batches: batch sizes to predict.
-        knowledge: measured rows of other devices; see ``knowledge_base``.
+        knowledge: measured rows of other devices; see ``knowledge_base``. Without any, the shipped
+            snapshot tells of the models that it has.
 
     Attributes:
         points: all placements at all batch sizes.
@@ -86,9 +89,12 @@ class FleetModel:
         self._prior = prior
         self._row_of = {point: row for row, point in enumerate(self.points)}
         own = [placements[placement].row(batch, 1.0) for placement, batch in self.points]
-        names = ItemNames(knowledge, own)
+        snapshot = () if knowledge else shipped_snapshot()
+        names = ItemNames(knowledge or snapshot, own)
         self._rows = [names.rename(row) for row in own]
-        self._knowledge = list(dict.fromkeys(names.rename(row) for row in knowledge))
+        items = {row.item for row in self._rows}
+        known = [*knowledge, *(row for row in snapshot if row.item in items)]
+        self._knowledge = list(dict.fromkeys(names.rename(row) for row in known))
         self._classes: dict[str, list[int]] = {}
         for row, (placement, _) in enumerate(self.points):
             self._classes.setdefault(placement.device_class, []).append(row)
@@ -286,12 +292,9 @@ class ItemNames:
             source=self._source,
             task=same.task,
             model=same.model,
-            family=same.family,
+            family=same.family or row.family,
             resolution_px=same.resolution_px,
-            params_m=same.params_m,
-            gmacs=same.gmacs,
-            mactivations_m=same.mactivations_m,
-            layers=same.layers,
+            **{name: getattr(same, name) or getattr(row, name) for name in _SIZES},
         )
 
 

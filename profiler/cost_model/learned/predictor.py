@@ -46,6 +46,7 @@ from modelless.profiler.cost_model.learned.proxies import (
     find_similar_devices,
     proxies_of,
 )
+from modelless.profiler.cost_model.learned.snapshot import ANY_KIND
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
@@ -88,7 +89,7 @@ class Predictor:
         rates: see ``encode``.
 
     Attributes:
-        learned: the training rows that the process of all devices is fitted to.
+        learned: the training rows that are used.
     """
 
     def __init__(
@@ -109,6 +110,8 @@ class Predictor:
         effects = ItemEffects(points, values)
         kept = _thin_out(points, wanted_points, self._rng)
         self.learned = [training[row] for row in kept]
+        # A typical device tells only how items differ, see ``proxies``.
+        kept = kept[[training[row].device_kind != ANY_KIND for row in kept]]
         self._process = GaussianProcess(
             prior.kernel, effects.add_to(points.select(kept)), values[kept]
         )
