@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,9 @@ _SIZES = ("params_m", "gmacs", "mactivations_m", "layers")
 _SAME_SIZE_FACTOR = 1.5  # the most by which two counts for one model may differ
 
 
+Shot = TypeVar("Shot")
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedLatency:
     """Latencies expected at n points.
@@ -68,23 +72,25 @@ class FleetModel:
     Args:
         prior: the covariance and the roofline.
         placements: facts of each placement.
-        batches: batch sizes to predict.
+        batches: batch sizes to predict, of all placements or by placement.
         knowledge: measured rows of other devices; see ``knowledge_base``. Without any, the shipped
             snapshot tells of the models that it has.
 
     Attributes:
-        points: all placements at all batch sizes.
+        points: all placements at their batch sizes.
     """
 
     def __init__(
         self,
         prior: Prior,
         placements: Mapping[Placement, PlacementFacts],
-        batches: Sequence[int],
+        batches: Sequence[int] | Mapping[Placement, Sequence[int]],
         knowledge: Sequence[TableRow] = (),
     ) -> None:
         self.points: tuple[Point, ...] = tuple(
-            (placement, batch) for placement in placements for batch in batches
+            (placement, batch)
+            for placement in placements
+            for batch in (batches[placement] if isinstance(batches, Mapping) else batches)
         )
         self._prior = prior
         self._row_of = {point: row for row, point in enumerate(self.points)}
@@ -134,8 +140,7 @@ class FleetModel:
     ) -> _FittedClass:
         own = [row for row in rows if row in latency_ms]
         predictor = self._predictor(name, latency_ms)
-        if len(own) > MOST_SHOTS:
-            own = [own[at] for at in np.linspace(0, len(own) - 1, MOST_SHOTS).astype(int)]
+        own = thin_out(own)
         place = {row: at for at, row in enumerate(rows)}
         return _FittedClass(
             place,
@@ -252,6 +257,13 @@ class _FittedClass:
 
     def _places(self, rows: IntArray) -> IntArray:
         return np.array([self.place[row] for row in rows.tolist()], dtype=np.intp)
+
+
+def thin_out(shots: Sequence[Shot]) -> list[Shot]:
+    """Returns ``MOST_SHOTS`` of the shots, spread evenly; all of fewer."""
+    if len(shots) <= MOST_SHOTS:
+        return list(shots)
+    return [shots[at] for at in np.linspace(0, len(shots) - 1, MOST_SHOTS).astype(int)]
 
 
 class ItemNames:
