@@ -7,5 +7,5 @@ analytically. ``gaussian_process`` learns what the roofline misses, with the cov
 much as past errors require. ``predictor`` combines these parts for any device; ``fleet_model`` asks
 it for the placements of this machine. ``unmeasured`` fills the gaps in profiles, and
 ``experiment_design`` chooses what to measure next. ``evaluation`` compares the predictor with
-``baselines``. ``prior`` reads the shipped figures, which ``training`` makes.
+``baselines``. ``prior`` and ``snapshot`` read the shipped figures, which ``training`` makes.
 """

@@ -55,6 +55,9 @@ IntArray = NDArray[np.intp]
 MOST_TRAINING_POINTS = 1000
 """The most training points; more are thinned out, because the time grows with their cube."""
 
+MOST_OF_KNOWN_DEVICE = 3000
+"""The same where the device is known and its models are new: then no measurement follows."""
+
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
 _ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of the others is 1
 # The members were weighted by the same errors that tell how far off the mixture is, which makes
@@ -108,7 +111,10 @@ class Predictor:
         points = encode(training, names, prior.roofline, rates)
         values = item_latency_log(training) - points.roofline_log
         effects = ItemEffects(points, values)
-        kept = _thin_out(points, wanted_points, self._rng)
+        devices = np.isin(wanted_points.level("device"), points.level("device"))
+        self._is_known_device = bool(devices.size and devices.all())
+        most = MOST_OF_KNOWN_DEVICE if self._is_known_device else MOST_TRAINING_POINTS
+        kept = _thin_out(points, wanted_points, most, self._rng)
         self.learned = [training[row] for row in kept]
         # A typical device tells only how items differ, see ``proxies``.
         kept = kept[[training[row].device_kind != ANY_KIND for row in kept]]
@@ -131,13 +137,6 @@ class Predictor:
             mean = self._transfer.mean + self._similar.level_log
             self._transfer = replace(self._transfer, mean=mean)
         self._items = wanted_points.item
-
-    @cached_property
-    def _is_known_device(self) -> bool:
-        """Whether training contains the device, so that only the models are new."""
-        devices = self._alone.points.level("device")
-        known = np.isin(devices, self._process.points.level("device"))
-        return bool(known.size and known.all())
 
     @cached_property
     def _scores(self) -> ErrorScores:
@@ -210,11 +209,11 @@ class Predictor:
         return [np.flatnonzero(items == item) for item in np.unique(items)]
 
 
-def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:
+def _thin_out(points: Points, wanted: Points, most: int, rng: np.random.Generator) -> IntArray:
     """Returns the training points to keep: of items that are predicted, of the kind, of others."""
     order = rng.permutation(len(points))
     is_related = np.isin(points.item[order], wanted.item)
     of_kind = np.isin(points.level("kind")[order], wanted.level("kind"))
-    related = order[is_related][: int(_RELATED_SHARE * MOST_TRAINING_POINTS)]
+    related = order[is_related][: int(_RELATED_SHARE * most)]
     kept = np.concatenate([related, order[~is_related & of_kind], order[~is_related & ~of_kind]])
-    return np.sort(kept[:MOST_TRAINING_POINTS])
+    return np.sort(kept[:most])
