@@ -2,8 +2,8 @@
 
 For each device of some tables of profiles, it makes a home in which the device's rows are variants,
 imports the tables without the device, stores a few of its rows as this machine's measurements, and
-compares what ``select`` predicts of the other variants with the rows. ``alone`` is the same without
-the tables:
+compares what ``select`` predicts of the other variants with the rows (``fleet``). ``prior`` is the
+same without the tables, and ``snapshot`` with a snapshot that is made of them and ships instead:
 
     python benchmarks/fleet_knowledge.py --device rtx4090 --device t4 TABLE.csv...
 """
@@ -27,6 +27,8 @@ import numpy as np
 
 from modelless.controller.usecases.predicting import ENGINE_OF_KIND
 from modelless.controller.usecases.selecting import select
+from modelless.profiler.cost_model.learned.snapshot import rows_of_groups
+from modelless.profiler.cost_model.learned.training.make_snapshot import fit_groups
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
@@ -44,6 +46,7 @@ PRECISIONS = {
 }
 TASK = "held-out"
 WHERE = "modelless.controller.usecases.selecting.read_facts"
+SNAPSHOT = "modelless.profiler.cost_model.learned.fleet_model.shipped_snapshot"
 MANY_BYTES = 1 << 40
 
 
@@ -62,8 +65,14 @@ def main() -> None:
         mine = pick([row for row in every if row.device == device], given.variants)
         others = [row for row in every if row.device != device]
         found = {"device": device, "kind": mine[0].device_kind, "variants": len(mine)}
-        for name, known in (("alone", []), ("fleet", others)):
-            runs = [judge(mine, known, given.shots, seed) for seed in range(given.seeds)]
+        made = rows_of_groups(fit_groups(others))
+        for name, known, snapshot in (
+            ("prior", [], []),
+            ("snapshot", [], made),
+            ("fleet", others, []),
+        ):
+            with mock.patch(SNAPSHOT, return_value=snapshot):
+                runs = [judge(mine, known, given.shots, seed) for seed in range(given.seeds)]
             found[name] = {
                 key: round(float(np.mean([run[key] for run in runs])), 2) for key in runs[0]
             }

@@ -16,7 +16,7 @@ from modelless.profiler.cost_model.knowledge_base import (
     read_knowledge_base,
     read_profiles,
 )
-from modelless.profiler.cost_model.learned.fleet_model import FleetModel, LearnedDevice
+from modelless.profiler.cost_model.learned.fleet_model import FleetModel, LearnedDevice, thin_out
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.cost_model.learned.unmeasured import (
     LEAST_MEASURED,
@@ -169,16 +169,17 @@ def predict_model(
     like = subject.row(1, 1.0)
     placements: dict[Placement, PlacementFacts] = {Placement(variant.id, device.name): subject}
     known = []
-    for number, row in enumerate(given):
+    wanted_batches: dict[Placement, Sequence[int]] = dict.fromkeys(placements, batches)
+    for number, row in enumerate(thin_out(given)):
         template = replace(
             row, source=like.source, device=like.device, device_kind=like.device_kind
         )
         shot = Placement(f"shot-{number}", device.name)
         placements[shot] = replace(subject, template=template)
+        wanted_batches[shot] = (row.batch,)
         p50_s = row.latency_ms / 1e3
         known.append(PredictedFigures(shot, row.batch, p50_s, p50_s, p50_s, 0.0, 0.0))
-    every_batch = sorted({*batches, *(row.batch for row in known)})
-    fleet = FleetModel(shipped_prior(), placements, every_batch, knowledge)
+    fleet = FleetModel(shipped_prior(), placements, wanted_batches, knowledge)
     wanted = [(Placement(variant.id, device.name), batch) for batch in batches]
     expected = fleet.fit(known).predict(fleet.rows(wanted))
     size = float(len(data))

@@ -1,7 +1,6 @@
 """Baselines that the learned model is compared with.
 
-Each gets the same training rows and the same few measurements of the device as the learned model,
-and corrects its level by the median of those, which favours it over its published form.
+Each gets the same training rows and the same few measurements of the device as the learned model.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,7 @@ from modelless.profiler.cost_model.learned.features import (
     encode,
     item_latency_log,
 )
-from modelless.profiler.cost_model.learned.proxies import proxies_of
+from modelless.profiler.cost_model.learned.proxies import fill_in, proxies_of
 from modelless.profiler.cost_model.learned.roofline import Roofline
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
@@ -29,6 +27,8 @@ from modelless.variants.estimates import FloatArray
 IntArray = NDArray[np.intp]
 
 _RIDGE = 1e-3
+_PENALTIES = np.logspace(-3.0, 3.0, 13)
+_LEAST_SCALE = 1e-6
 _NEIGHBOURS = 5
 _SEED = 0
 
@@ -142,107 +142,129 @@ class LogLinear(Baseline):
         return np.asarray(inputs[len(self.training) + rows] @ weights + level_log)
 
 
-class _Levelled(Baseline):
-    """A method with one expected log latency for each wanted row; the median corrects its level."""
+class BoostedTrees(Baseline):
+    """Gradient-boosted trees on the features, indicators, and the numbers in names.
 
-    _expected: FloatArray
-
-    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        apart = seen_log - self._expected[shots]
-        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
-
-
-class _Fitted(_Levelled):
-    """A regressor of scikit-learn on the training rows."""
+    Some tables publish no sizes, so only names distinguish their models. The median corrects the
+    level.
+    """
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
     ) -> None:
-        super().__init__(training, wanted, roofline)
-        self._expected = np.zeros(len(wanted))
-        if len(training) >= self._least():
-            regressor = self._regressor()
-            regressor.fit(self._inputs(self.training_points), self.training_log)
-            self._expected = regressor.predict(self._inputs(self.wanted_points))
+        from sklearn.ensemble import HistGradientBoostingRegressor
 
-    @abstractmethod
-    def _regressor(self) -> Any: ...
+        super().__init__(training, wanted, roofline)
+        self._expected: FloatArray = np.zeros(len(wanted))
+        if training:
+            trees = HistGradientBoostingRegressor(max_iter=200, random_state=_SEED)
+            trees.fit(self._inputs(self.training_points), self.training_log)
+            self._expected = trees.predict(self._inputs(self.wanted_points))
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        apart = seen_log - self._expected[shots]
+        level_log = float(np.median(apart)) if len(apart) else 0.0
+        return self._expected[rows] + level_log
 
     def _inputs(self, points: Points) -> FloatArray:
-        """Returns the features and indicators of device kind and precision."""
         known = self.training_points
         codes = [
             points.level(level)[:, None] == np.unique(known.level(level))
             for level in ("kind", "precision")
         ]
-        return np.concatenate([points.features, *codes], axis=1).astype(np.float64)
-
-    def _least(self) -> int:
-        return 1
+        return np.concatenate([points.features, *codes, points.name_numbers], axis=1)
 
 
-class BoostedTrees(_Fitted):
-    """Gradient-boosted trees on the features and the numbers in names.
+class _OnShots(Baseline):
+    """A method that learns from the device's measurements alone, which all have some inputs.
 
-    Some tables publish no sizes, so only names distinguish their models. Trees ignore uninformative
-    inputs; for nearest neighbours the numbers would be noise.
-    """
-
-    def _regressor(self) -> Any:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        return HistGradientBoostingRegressor(max_iter=200, random_state=_SEED)
-
-    def _inputs(self, points: Points) -> FloatArray:
-        return np.concatenate([super()._inputs(points), points.name_numbers], axis=1)
-
-
-class NearestNeighbour(_Fitted):
-    """The mean of the nearest training rows in the features."""
-
-    def _regressor(self) -> Any:
-        from sklearn.neighbors import KNeighborsRegressor
-
-        return KNeighborsRegressor(min(_NEIGHBOURS, len(self.training)), weights="distance")
-
-
-class LookupTable(_Levelled):
-    """An item's mean over all devices, without their levels, linear between batch sizes.
-
-    INFaaS keeps such a table. An item that it lacks gets the mean of its family, or of all rows.
+    Without a measurement it is the best that does without: ``_unseen``.
     """
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
     ) -> None:
         super().__init__(training, wanted, roofline)
-        settings = self.training_points.level("setting")
-        levelled_ms = np.array(self.training_log)
-        for setting in np.unique(settings):
-            rows = settings == setting
-            levelled_ms[rows] -= np.median(levelled_ms[rows])
-        tables = _curves(self.training_points.item, training, levelled_ms)
-        families = _curves(self.training_points.family, training, levelled_ms)
-        everything = float(np.median(levelled_ms)) if len(training) else 0.0
-        self._expected = np.array(
+        proxies = proxies_of(training, wanted)
+        level = np.nanmedian(proxies, axis=1, keepdims=True)
+        self._proxies = fill_in(proxies - level) + level
+        self._sizes = np.concatenate(
             [
-                _look_up((tables.get(item), families.get(family)), row.batch, everything)
-                for row, item, family in zip(
-                    wanted,
-                    self.wanted_points.item.tolist(),
-                    self.wanted_points.family.tolist(),
-                    strict=True,
-                )
-            ]
+                self.wanted_points.features,
+                *(_indicators(self.wanted_points.level(one)) for one in ("setting", "kind")),
+            ],
+            axis=1,
         )
+        self._unseen = self._without_shots()(training, wanted, roofline)
+
+    def _without_shots(self) -> type[Baseline]:
+        return ConstantFactor if len(self._proxies) else LogLinear
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        if not len(shots):
+            return self._unseen.predict_log(shots, seen_log, rows)
+        return self._learn(shots, seen_log, rows)
+
+    @abstractmethod
+    def _learn(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray: ...
+
+    @staticmethod
+    def _ridge(
+        inputs: FloatArray, shots: IntArray, seen_log: FloatArray, rows: IntArray
+    ) -> FloatArray:
+        """Returns what a ridge regression predicts, its penalty chosen by left-out errors."""
+        from sklearn.linear_model import RidgeCV
+
+        if len(shots) == 1:
+            return np.full(len(rows), seen_log[0])
+        seen = inputs[shots]
+        scale = seen.std(axis=0)
+        scaled = (inputs - seen.mean(axis=0)) / np.where(scale > _LEAST_SCALE, scale, 1.0)
+        fitted = RidgeCV(_PENALTIES).fit(scaled[shots], seen_log)
+        return np.asarray(fitted.predict(scaled[rows]))
+
+
+class LogLinearAlone(_OnShots):
+    """A log-linear model of the measurements alone; without any, ``LogLinear``."""
+
+    def _without_shots(self) -> type[Baseline]:
+        return LogLinear
+
+    def _learn(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        return self._ridge(self._sizes, shots, seen_log, rows)
+
+
+class ProxyRidge(_OnShots):
+    """A ridge regression of the measurements on other devices' latencies and on sizes."""
+
+    def _learn(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        inputs = np.concatenate([self._proxies.T, self._sizes], axis=1)
+        return self._ridge(inputs, shots, seen_log, rows)
+
+
+class ProxyNeighbours(_OnShots):
+    """The mean of other devices, corrected as at the measured rows on which they are most alike.
+
+    Without other devices, the sizes tell which rows are alike.
+    """
+
+    def _learn(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        from sklearn.neighbors import KNeighborsRegressor
+
+        base = self._proxies.mean(axis=0) if len(self._proxies) else np.zeros(len(self.wanted))
+        inputs = self._proxies.T if len(self._proxies) else self._sizes
+        fitted = KNeighborsRegressor(min(_NEIGHBOURS, len(shots)), weights="distance")
+        fitted.fit(inputs[shots], seen_log - base[shots])
+        return np.asarray(base[rows] + fitted.predict(inputs[rows]))
 
 
 BASELINES: Mapping[str, type[Baseline]] = {
     "constant-factor": ConstantFactor,
     "log-linear": LogLinear,
+    "log-linear-alone": LogLinearAlone,
+    "proxy-ridge": ProxyRidge,
+    "proxy-neighbours": ProxyNeighbours,
     "boosted-trees": BoostedTrees,
-    "nearest-neighbour": NearestNeighbour,
-    "lookup-table": LookupTable,
 }
 
 
@@ -250,26 +272,5 @@ def _design(points: Points) -> FloatArray:
     return np.concatenate([points.features, np.ones((len(points), 1))], axis=1)
 
 
-def _curves(
-    codes: IntArray, rows: Sequence[TableRow], values: FloatArray
-) -> dict[int, tuple[FloatArray, FloatArray]]:
-    """Returns ascending batch sizes and their mean values by code."""
-    by_code: dict[int, dict[int, list[float]]] = {}
-    for code, row, value in zip(codes.tolist(), rows, values.tolist(), strict=True):
-        by_code.setdefault(code, {}).setdefault(row.batch, []).append(value)
-    return {
-        code: (
-            np.array(sorted(by_batch), dtype=np.float64),
-            np.array([float(np.mean(by_batch[batch])) for batch in sorted(by_batch)]),
-        )
-        for code, by_batch in by_code.items()
-    }
-
-
-def _look_up(
-    tables: Sequence[tuple[FloatArray, FloatArray] | None], batch: int, otherwise: float
-) -> float:
-    for table in tables:
-        if table is not None:
-            return float(np.interp(batch, *table))
-    return otherwise
+def _indicators(codes: IntArray) -> FloatArray:
+    return np.asarray(codes[:, None] == np.unique(codes), dtype=np.float64)

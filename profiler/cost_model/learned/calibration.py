@@ -49,36 +49,41 @@ class ErrorScores:
     scale_log: float
     least_scale_log: float = 0.0
 
-    def quantile(self, share: float, shot_errors: FloatArray) -> float:
+    def quantile(
+        self, share: float, shot_errors: FloatArray, shot_weights: FloatArray | None = None
+    ) -> float:
         """Returns the predicted standard deviations within which ``share`` of the errors lie.
 
         Args:
             share: 0 to 1.
             shot_errors: errors of the device's own measurements, each left out in turn, in
                 predicted standard deviations, shape (k,).
+            shot_weights: how many measurements each counts as, shape (k,); default: 1.
         """
-        count = len(shot_errors)
-        if not count:
+        weights = np.ones(len(shot_errors)) if shot_weights is None else shot_weights
+        if not len(shot_errors):
             # Low scores of other devices with a few points do not apply to one without any.
-            return self._shape(share, shot_errors) * float(
+            return self._shape(share, shot_errors, weights) * float(
                 np.exp(max(self.scale_log, self.least_scale_log))
             )
-        own_log = float(np.log(_scale_of(np.abs(shot_errors) / np.exp(self.scale_log))))
+        count = weights.sum()
+        own = np.abs(shot_errors) / np.exp(self.scale_log)
+        own_log = float(np.log(_scale_of(own, weights)))
         scale_log = self.scale_log + own_log * count / (_USUAL_SHOTS + count)
         # An uncertain scale makes the tails heavier.
         scale_log += _SCALE_VARIANCE / (_USUAL_SHOTS + count)
-        return self._shape(share, shot_errors) * float(np.exp(scale_log))
+        return self._shape(share, shot_errors, weights) * float(np.exp(scale_log))
 
-    def _shape(self, share: float, shot_errors: FloatArray) -> float:
+    def _shape(self, share: float, shot_errors: FloatArray, shot_weights: FloatArray) -> float:
         """Returns the quantile in multiples of the mean, over other devices and the own shots."""
         own = np.abs(shot_errors)
         if len(own):  # no own score counts as larger than the largest of the others
-            own = np.minimum(own / _scale_of(own), self.values.max())
+            own = np.minimum(own / _scale_of(own, shot_weights), self.values.max())
         weight = self.weights.sum() / _SHAPE_SHOTS
         return _weighted_quantile(
             share,
             np.concatenate([self.values, own]),
-            np.concatenate([self.weights, np.full(len(own), weight)]),
+            np.concatenate([self.weights, weight * shot_weights]),
         )
 
 
@@ -132,7 +137,7 @@ def _append(
     score: FloatArray, values: list[FloatArray], weights: list[FloatArray], scales: list[float]
 ) -> None:
     """Append the scores of one device or family, which weigh 1 together."""
-    scales.append(_scale_of(score))
+    scales.append(_scale_of(score, np.ones(len(score))))
     values.append(score / scales[-1])
     weights.append(np.full(len(score), 1.0 / len(score)))
 
@@ -145,6 +150,6 @@ def _weighted_quantile(share: float, values: FloatArray, weights: FloatArray) ->
     return float(np.interp(share, passed, values[order]))
 
 
-def _scale_of(scores: FloatArray) -> float:
-    """Returns the mean of the scores, each clipped at ``_MOST_SCORE``."""
-    return float(np.minimum(scores, _MOST_SCORE).mean()) + 1e-3
+def _scale_of(scores: FloatArray, weights: FloatArray) -> float:
+    """Returns the weighted mean of the scores, each clipped at ``_MOST_SCORE``."""
+    return float(np.average(np.minimum(scores, _MOST_SCORE), weights=weights)) + 1e-3

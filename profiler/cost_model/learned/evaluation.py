@@ -1,7 +1,8 @@
 """Compares the predictor with the baselines on devices, families and other parts that are left out.
 
-All methods get the same training rows and the same measurements ("shots") of each left-out device;
-shots are not judged. With 0 shots a device is predicted unseen. A *sampler* chooses the shots:
+All methods get the same training rows and the same measurements ("shots") of each left-out device.
+No row of an item of which any row is a shot is judged, so an item's other batch sizes tell nothing.
+With 0 shots a device is predicted unseen. A *sampler* chooses the shots:
 ``random`` takes any; ``chosen`` takes one after the other the row that reduces the expected errors
 of the others most (``experiment_design``). ``modelless profile --budget`` chooses in the same way,
 but weighs the reduction by the time that the measurement takes. A sampler sees only the latencies
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.learned.baselines import BASELINES
 from modelless.profiler.cost_model.learned.experiment_design import ErrorReduction
-from modelless.profiler.cost_model.learned.features import sort_rows
+from modelless.profiler.cost_model.learned.features import NameCodes, encode, sort_rows
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
 from modelless.profiler.measure.table import TableRow
@@ -119,7 +120,7 @@ class MethodScore:
         shots: measurements of the device that the method got.
         method: ``modelless`` or a baseline.
         seeds: draws of the shots; the figures are means over them.
-        points: judged rows of each draw.
+        points: judged rows of the first draw.
         mape_percent: mean absolute error relative to the measured latency.
         mape_low_percent, mape_high_percent: that error in the best and the worst draw.
         median_error_percent: median absolute relative error.
@@ -245,17 +246,23 @@ def evaluate(
     others = {
         name: make(case.training, case.wanted, prior.roofline) for name, make in BASELINES.items()
     }
-    possible = [count for count in shots if count < len(case.wanted)]
+    items = encode(case.wanted, NameCodes(), prior.roofline).item
+    most = len(items) - int(np.unique(items, return_counts=True)[1].min())
+    possible = [count for count in shots if count <= most]
     scores = []
     for number, count in enumerate(possible):
         draws: dict[str, list[DrawErrors]] = {}
+        judged = 0
         for seed in range(seeds):
-            given = np.sort(sampler(predictor, latency_ms, count, seed))
-            rows = np.setdiff1d(np.arange(len(case.wanted)), given)
+            open_rows = _open_rows(items, count, seed)
+            drawn_rows = sampler(_Part(predictor, open_rows), latency_ms[open_rows], count, seed)
+            given = np.sort(open_rows[drawn_rows])
+            rows = np.flatnonzero(~np.isin(items, items[given]))
+            judged = len(rows) if not seed else judged
             truth_ms = latency_ms[rows]
             own = predictor.predict(given, latency_ms[given], rows)
             draws.setdefault(MODELLESS, []).append(
-                judge(own.least_error_ms, truth_ms, own.low_ms, own.high_ms)
+                judge(own.median_ms, truth_ms, own.low_ms, own.high_ms)
             )
             for name, other in others.items():
                 predicted_ms = other.predict(given, latency_ms[given], rows)
@@ -264,10 +271,36 @@ def evaluate(
                 progress(number * seeds + seed + 1, len(possible) * seeds)
         first = case.wanted[0]
         scores += [
-            _score(first.device, first.source, count, name, len(case.wanted) - count, drawn)
+            _score(first.device, first.source, count, name, judged, drawn)
             for name, drawn in draws.items()
         ]
     return scores
+
+
+def _open_rows(items: IntArray, count: int, seed: int) -> IntArray:
+    """Returns the rows that may be shots: those of half of the items, or of as many as it takes.
+
+    The smallest item is taken last, and one item is left to be judged.
+    """
+    codes, sizes = np.unique(items, return_counts=True)
+    order = np.random.default_rng([seed, 1]).permutation(len(codes))
+    order = order[np.argsort(order == np.argmin(sizes), kind="stable")]
+    least = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1
+    taken = min(max(least, (len(codes) + 1) // 2), len(codes) - 1) if count else 0
+    return np.flatnonzero(np.isin(items, codes[order[:taken]]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A learner that knows only some rows of another, by their own numbers."""
+
+    learner: Learner
+    rows: IntArray
+
+    def covariance(
+        self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
+    ) -> tuple[FloatArray, float]:
+        return self.learner.covariance(self.rows[shots], latency_ms, self.rows[rows])
 
 
 def judge(

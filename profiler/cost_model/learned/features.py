@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
 
 IntArray = NDArray[np.intp]
+RatesByDevice = Mapping[tuple[str, str], "DeviceRates"]
+NO_RATES: RatesByDevice = {}
 
 LEVELS = ("all", "kind", "precision", "engine", "source", "device", "setting")
 """The groups of points that share an effect: all points, those of a device kind, of a kind and a
@@ -118,7 +120,7 @@ def encode(
     rows: Sequence[TableRow],
     names: NameCodes,
     roofline: Roofline,
-    rates: Sequence[DeviceRates | None] = (),
+    rates: RatesByDevice = NO_RATES,
 ) -> Points:
     """Returns the points of ``rows``; their latencies are not used.
 
@@ -126,8 +128,7 @@ def encode(
         rows: n rows of any source.
         names: codes of names; new names are added.
         roofline: the analytical estimate.
-        rates: measured rates of each row's device, n of them, None where there are none; empty for
-            none at all.
+        rates: measured rates of devices by name and engine, in place of the roofline's constants.
     """
     sizes = {
         name: np.array([_nan_if_none(getattr(row, name)) for row in rows])
@@ -136,8 +137,10 @@ def encode(
     sizes["batch"] = np.array([float(row.batch) for row in rows])
     sizes["concurrency"] = np.array([float(row.concurrency or 1) for row in rows])
     measured_ms = [
-        None if each is None else measured_unit_ms(each, normalise_precision(row.precision))
-        for row, each in zip(rows, rates or [None] * len(rows), strict=True)
+        measured_unit_ms(known, normalise_precision(row.precision))
+        if (known := rates.get((row.device, row.engine)))
+        else None
+        for row in rows
     ]
     unit_ms = [
         _published_unit_ms(row, roofline) if known is None else known

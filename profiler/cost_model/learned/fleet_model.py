@@ -2,9 +2,8 @@
 
 ``profile --budget``, ``up``, ``select`` and ``costmodel predict`` use this model. Each device class
 is predicted by a ``Predictor``, which ``costmodel evaluate`` tests. It learns from the knowledge
-base and from the machine's other classes, and the class's own measurements are its shots. If a
-class has few measurements but known rates, ``PlacementModel`` predicts it from the rates, too, and
-each of the two predictions is weighted by how certain it is.
+base and from the machine's other classes, and the class's own measurements are its shots. While
+they are few, the rates of the machine's classes replace the roofline's constants.
 """
 
 from __future__ import annotations
@@ -13,20 +12,16 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.learned.calibration import MEDIAN_OF_NORMAL
-from modelless.profiler.cost_model.learned.placement_model import (
-    LEAST_OWN,
-    ExpectedLatency,
-    FittedPlacements,
-    PlacementModel,
-    Point,
-)
+from modelless.profiler.cost_model.learned.features import NO_RATES
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
+from modelless.profiler.cost_model.learned.snapshot import shipped_snapshot
 from modelless.profiler.cost_model.measured_model import PlacementFigures
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import SOURCE, PlacementFacts, TableRow
@@ -34,9 +29,11 @@ from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
 IntArray = NDArray[np.intp]
+Point = tuple[Placement, int]
+"""A placement at a batch size."""
 
-MOST_LEARNED = 1000
-"""The most rows of other devices that a device class learns from; the time grows with the cube."""
+LEAST_OWN = 10
+"""The measured points of a device class from which they are used in place of its rates."""
 
 MOST_SHOTS = 600
 """The most own measurements that a device class is predicted from; more are thinned out evenly."""
@@ -45,7 +42,28 @@ MOST_SHOTS = 600
 # upper end of the predictor's band. The errors have tails of about that weight.
 _MEDIAN_OF_BAND, _P90_OF_BAND, _P99_OF_BAND = 0.741 / 2.132, 1.533 / 2.132, 3.747 / 2.132
 _REBUILD_FACTOR = 1.5  # growth of what is known of other classes after which they are learned anew
+_SIZES = ("params_m", "gmacs", "mactivations_m", "layers")
 _SAME_SIZE_FACTOR = 1.5  # the most by which two counts for one model may differ
+
+
+Shot = TypeVar("Shot")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLatency:
+    """Latencies expected at n points.
+
+    Attributes:
+        median_s: shape (n,).
+        spread: standard deviation of the log of a measurement, shape (n,).
+        p90_log, p99_log: how far one measurement in 10 and one in 100 exceed the median, in log
+            latency, shape (n,). The tails are heavier than normal, as those of the errors are.
+    """
+
+    median_s: FloatArray
+    spread: FloatArray
+    p90_log: FloatArray
+    p99_log: FloatArray
 
 
 class FleetModel:
@@ -54,46 +72,52 @@ class FleetModel:
     Args:
         prior: the covariance and the roofline.
         placements: facts of each placement.
-        batches: batch sizes to predict.
-        knowledge: measured rows of other devices; see ``knowledge_base``.
+        batches: batch sizes to predict, of all placements or by placement.
+        knowledge: measured rows of other devices; see ``knowledge_base``. Without any, the shipped
+            snapshot tells of the models that it has.
 
     Attributes:
-        points: all placements at all batch sizes.
+        points: all placements at their batch sizes.
     """
 
     def __init__(
         self,
         prior: Prior,
         placements: Mapping[Placement, PlacementFacts],
-        batches: Sequence[int],
+        batches: Sequence[int] | Mapping[Placement, Sequence[int]],
         knowledge: Sequence[TableRow] = (),
     ) -> None:
         self.points: tuple[Point, ...] = tuple(
-            (placement, batch) for placement in placements for batch in batches
+            (placement, batch)
+            for placement in placements
+            for batch in (batches[placement] if isinstance(batches, Mapping) else batches)
         )
         self._prior = prior
         self._row_of = {point: row for row, point in enumerate(self.points)}
         own = [placements[placement].row(batch, 1.0) for placement, batch in self.points]
-        names = ItemNames(knowledge, own)
+        snapshot = () if knowledge else shipped_snapshot()
+        names = ItemNames(knowledge or snapshot, own)
         self._rows = [names.rename(row) for row in own]
-        self._knowledge = list(dict.fromkeys(names.rename(row) for row in knowledge))
+        items = {row.item for row in self._rows}
+        known = [*knowledge, *(row for row in snapshot if row.item in items)]
+        self._knowledge = list(dict.fromkeys(names.rename(row) for row in known))
         self._classes: dict[str, list[int]] = {}
         for row, (placement, _) in enumerate(self.points):
             self._classes.setdefault(placement.device_class, []).append(row)
-        self._predictors: dict[str, tuple[int, Predictor]] = {}
-        rated = any(facts.rates is not None for facts in placements.values())
-        self._by_rates = PlacementModel(prior, placements, batches) if rated else None
+        self._predictors: dict[tuple[str, bool], tuple[int, Predictor]] = {}
+        self._rates = {
+            (row.device, row.engine): rates
+            for (placement, _), row in zip(self.points, self._rows, strict=True)
+            if (rates := placements[placement].rates) is not None
+        }
 
     def fit(self, measured: Iterable[PlacementFigures]) -> FittedFleet:
         """Returns the model conditioned on the measurements; those of other points are ignored."""
         known = [row for row in measured if (row.placement, row.batch) in self._row_of]
         latency_ms = {self._row_of[row.placement, row.batch]: row.p50_s * 1e3 for row in known}
-        by_rates = self._by_rates.fit(known) if self._by_rates is not None else None
-        classes = [
-            self._fit_class(name, rows, latency_ms, by_rates)
-            for name, rows in self._classes.items()
-        ]
-        return FittedFleet(classes)
+        return FittedFleet(
+            [self._fit_class(name, rows, latency_ms) for name, rows in self._classes.items()]
+        )
 
     def rows(self, points: Iterable[Point]) -> IntArray:
         """Returns the indices of these points in ``points``."""
@@ -101,44 +125,46 @@ class FleetModel:
 
     def learned_from(self, device_class: str) -> list[LearnedDevice]:
         """Returns the devices of the knowledge base that a class learns from, the nearest first."""
-        rows = [self._rows[row] for row in self._classes[device_class]]
-        items = {row.item for row in rows}
+        items = {self._rows[row].item for row in self._classes[device_class]}
         by_device: dict[tuple[str, str], list[TableRow]] = {}
-        for row in _most_relevant(self._knowledge, rows):
+        for row in self._predictor(device_class, {}).learned:
             by_device.setdefault((row.device, row.device_kind), []).append(row)
-        return [
+        found = [
             LearnedDevice(*key, len(some), len({row.item for row in some} & items))
             for key, some in by_device.items()
         ]
+        return sorted(found, key=lambda one: (-one.same_items, -one.rows))
 
     def _fit_class(
-        self,
-        name: str,
-        rows: Sequence[int],
-        latency_ms: Mapping[int, float],
-        by_rates: FittedPlacements | None,
+        self, name: str, rows: Sequence[int], latency_ms: Mapping[int, float]
     ) -> _FittedClass:
-        others = [row for row in latency_ms if self.points[row][0].device_class != name]
-        count, predictor = self._predictors.get(name, (0, None))
-        if predictor is None or len(others) > _REBUILD_FACTOR * count:
-            training = [replace(self._rows[row], latency_ms=latency_ms[row]) for row in others]
-            wanted = [self._rows[row] for row in rows]
-            training += _most_relevant(self._knowledge, wanted)
-            predictor = Predictor(self._prior, training, wanted)
-            self._predictors[name] = len(others), predictor
         own = [row for row in rows if row in latency_ms]
-        if by_rates is not None and (len(own) >= LEAST_OWN or not by_rates.is_benchmarked(name)):
-            by_rates = None
-        if len(own) > MOST_SHOTS:
-            own = [own[at] for at in np.linspace(0, len(own) - 1, MOST_SHOTS).astype(int)]
+        predictor = self._predictor(name, latency_ms)
+        own = thin_out(own)
         place = {row: at for at, row in enumerate(rows)}
         return _FittedClass(
             place,
             predictor,
             np.array([place[row] for row in own], dtype=np.intp),
             np.array([latency_ms[row] for row in own]),
-            by_rates,
         )
+
+    def _predictor(self, name: str, latency_ms: Mapping[int, float]) -> Predictor:
+        """Returns the predictor of a class, from what was measured of the others."""
+        rows = self._classes[name]
+        others = [row for row in latency_ms if self.points[row][0].device_class != name]
+        is_rated = sum(row in latency_ms for row in rows) < LEAST_OWN
+        count, predictor = self._predictors.get((name, is_rated), (0, None))
+        if predictor is None or len(others) > _REBUILD_FACTOR * count:
+            training = [replace(self._rows[row], latency_ms=latency_ms[row]) for row in others]
+            predictor = Predictor(
+                self._prior,
+                [*training, *self._knowledge],
+                [self._rows[row] for row in rows],
+                self._rates if is_rated else NO_RATES,
+            )
+            self._predictors[name, is_rated] = len(others), predictor
+        return predictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,49 +233,37 @@ class _FittedClass:
         place: the place of each row of the model among the predictor's.
         predictor: predicts the class.
         shots, latency_ms: its measured places and their latencies.
-        by_rates: predicts it, too; None if its rates are unknown or no longer needed.
     """
 
     place: Mapping[int, int]
     predictor: Predictor
     shots: IntArray
     latency_ms: FloatArray
-    by_rates: FittedPlacements | None
 
     def predict(self, rows: IntArray) -> ExpectedLatency:
         """See ``FittedFleet.predict``."""
         found = self.predictor.predict(self.shots, self.latency_ms, self._places(rows))
         band_log = np.log(found.high_ms / found.median_ms)
-        expected = ExpectedLatency(
+        return ExpectedLatency(
             found.median_ms / 1e3,
             _MEDIAN_OF_BAND / MEDIAN_OF_NORMAL * band_log,
             _P90_OF_BAND * band_log,
             _P99_OF_BAND * band_log,
         )
-        return expected if self.by_rates is None else _mix(expected, self.by_rates.predict(rows))
 
     def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
         """See ``FittedFleet.covariance``."""
-        if self.by_rates is not None:
-            return self.by_rates.covariance(rows), self.by_rates.noise_variance
         return self.predictor.covariance(self.shots, self.latency_ms, self._places(rows))
 
     def _places(self, rows: IntArray) -> IntArray:
         return np.array([self.place[row] for row in rows.tolist()], dtype=np.intp)
 
 
-def _mix(one: ExpectedLatency, other: ExpectedLatency) -> ExpectedLatency:
-    """Returns a mixture in which each prediction counts by the inverse of its variance."""
-    share = other.spread**2 / (one.spread**2 + other.spread**2)
-    apart = np.log(one.median_s / other.median_s)
-    median_s = other.median_s * np.exp(share * apart)
-    between = share * (1.0 - share) * apart**2
-
-    def mixed(name: str) -> FloatArray:
-        within = share * getattr(one, name) ** 2 + (1.0 - share) * getattr(other, name) ** 2
-        return np.asarray(np.sqrt(within + between))
-
-    return ExpectedLatency(median_s, mixed("spread"), mixed("p90_log"), mixed("p99_log"))
+def thin_out(shots: Sequence[Shot]) -> list[Shot]:
+    """Returns ``MOST_SHOTS`` of the shots, spread evenly; all of fewer."""
+    if len(shots) <= MOST_SHOTS:
+        return list(shots)
+    return [shots[at] for at in np.linspace(0, len(shots) - 1, MOST_SHOTS).astype(int)]
 
 
 class ItemNames:
@@ -290,12 +304,9 @@ class ItemNames:
             source=self._source,
             task=same.task,
             model=same.model,
-            family=same.family,
+            family=same.family or row.family,
             resolution_px=same.resolution_px,
-            params_m=same.params_m,
-            gmacs=same.gmacs,
-            mactivations_m=same.mactivations_m,
-            layers=same.layers,
+            **{name: getattr(same, name) or getattr(row, name) for name in _SIZES},
         )
 
 
@@ -317,32 +328,6 @@ def _agree(one: float | None, other: float | None) -> bool:
 
 def _name(row: TableRow) -> tuple[str, int | None]:
     return re.sub(r"[^a-z0-9]+", "-", row.model.lower()).strip("-"), row.resolution_px
-
-
-def _most_relevant(knowledge: Sequence[TableRow], wanted: Sequence[TableRow]) -> list[TableRow]:
-    """Returns the rows to learn from: those of the same items first, device by device.
-
-    The devices with most of the items come first, those of the same kind before others.
-    """
-    kind = wanted[0].device_kind
-    items = {row.item for row in wanted}
-    by_device: dict[Hashable, list[TableRow]] = {}
-    for row in knowledge:
-        by_device.setdefault((row.source, row.device), []).append(row)
-
-    def nearness(rows: Sequence[TableRow]) -> tuple[int, bool]:
-        return -len({row.item for row in rows} & items), rows[0].device_kind != kind
-
-    devices = sorted(by_device.values(), key=nearness)
-    same = [row for rows in devices for row in rows if row.item in items][:MOST_LEARNED]
-    others = [row for rows in devices for row in rows if row.item not in items]
-    others.sort(key=lambda row: row.device_kind != kind)
-    of_kind = sum(row.device_kind == kind for row in others)
-    left = MOST_LEARNED - len(same)
-    pool = others[:of_kind] if of_kind >= left else others
-    if len(pool) > left:
-        pool = [pool[at] for at in np.linspace(0, len(pool) - 1, left).astype(int)]
-    return same + pool
 
 
 def leave_one_batch_out(

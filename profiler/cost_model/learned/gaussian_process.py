@@ -8,6 +8,7 @@ iterated reweighting (Huber, "Robust Statistics", 1981, section 7.8).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,7 +43,6 @@ class Posterior:
         variance: variance of the function, without noise, shape (n,).
         whitened: covariance with the training points in their whitened basis, shape (t, n).
         inputs: inputs of q further linear terms with standard normal weights, shape (q, n).
-        deviation_scale: factor of the process's own standard deviation, shape (n,).
     """
 
     points: Points
@@ -50,7 +50,6 @@ class Posterior:
     variance: FloatArray
     whitened: FloatArray
     inputs: FloatArray
-    deviation_scale: FloatArray
 
     def select(self, rows: IntArray) -> Posterior:
         """Returns the distribution at these rows."""
@@ -60,21 +59,20 @@ class Posterior:
             self.variance[rows],
             self.whitened[:, rows],
             self.inputs[:, rows],
-            self.deviation_scale[rows],
         )
 
-    def with_linear_term(
+    def with_linear_terms(
         self, inputs: FloatArray, weight: float, weight_variance: float
     ) -> Posterior:
-        """Returns the distribution with the mean of ``inputs`` added, at an uncertain weight.
+        """Returns the distribution with the mean of ``inputs`` added, at uncertain weights.
 
         This is Bayesian linear regression in the same solve as the process (Rasmussen and Williams,
         section 2.7).
 
         Args:
             inputs: shape (q, n).
-            weight: expected weight.
-            weight_variance: variance of the weight, which is normal.
+            weight: expected sum of the weights.
+            weight_variance: variance of that sum, of normal weights.
         """
         count = max(len(inputs), 1)
         scaled = np.sqrt(weight_variance / count) * inputs
@@ -83,24 +81,6 @@ class Posterior:
             mean=self.mean + weight / count * inputs.sum(axis=0),
             variance=self.variance + (scaled**2).sum(axis=0),
             inputs=scaled,
-        )
-
-    def with_offset(
-        self, offset: FloatArray, deviation_scale: FloatArray, level_variance: float
-    ) -> Posterior:
-        """Returns the distribution with ``offset`` added to the mean, up to an unknown constant.
-
-        Args:
-            offset: shape (n,).
-            deviation_scale: replaces the attribute of that name, shape (n,).
-            level_variance: variance of the unknown constant.
-        """
-        return replace(
-            self,
-            mean=self.mean + offset,
-            variance=deviation_scale**2 * self.variance + level_variance,
-            inputs=np.full((1, len(offset)), np.sqrt(level_variance)),
-            deviation_scale=deviation_scale,
         )
 
 
@@ -127,15 +107,14 @@ class GaussianProcess:
             solve_triangular(self._factor, covariance, lower=True) if len(mean) else covariance
         )
         variance = self.kernel.variance(points) - (whitened**2).sum(axis=0)
-        none, unscaled = np.empty((0, len(points))), np.ones(len(points))
-        return Posterior(points, mean, np.maximum(variance, 0.0), whitened, none, unscaled)
+        none = np.empty((0, len(points)))
+        return Posterior(points, mean, np.maximum(variance, 0.0), whitened, none)
 
     def covariance(self, left: Posterior, right: Posterior) -> FloatArray:
         """Returns the covariance between n and m points given the training points, shape (n, m)."""
         prior = self.kernel.covariance(left.points, right.points)
         conditioned = prior - left.whitened.T @ right.whitened
-        scales = np.outer(left.deviation_scale, right.deviation_scale)
-        return np.asarray(scales * conditioned + left.inputs.T @ right.inputs)
+        return np.asarray(conditioned + left.inputs.T @ right.inputs)
 
     def leave_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the errors and variances at k training rows if all of them were left out.
@@ -166,12 +145,9 @@ class ConditionedProcess:
         process: the process before.
         shots: its distribution at the k further points; k may be 0.
         values: their measured values, shape (k,).
-        noise_variance: noise variance of one measurement, if known; then no point counts as an
-            outlier.
 
     Attributes:
         noise_variance: noise variance of one measurement.
-        evidence: log marginal likelihood of the values, up to a constant of the process.
     """
 
     def __init__(
@@ -179,7 +155,6 @@ class ConditionedProcess:
         process: GaussianProcess,
         shots: Posterior,
         values: FloatArray,
-        noise_variance: float | None = None,
     ) -> None:
         self._process = process
         self._shots = shots
@@ -188,16 +163,11 @@ class ConditionedProcess:
         some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
         steps = _NOISE_STEPS if len(values) >= _LEAST_FOR_NOISE else np.ones(1)
         noises = (process.kernel.noise_variance * steps).tolist()
-        has_outliers = noise_variance is None
-        self.evidence: float
-        self.noise_variance: float
-        self.evidence, self.noise_variance = max(
-            (_evidence(covariance[np.ix_(some, some)], residuals[some], each, has_outliers), each)
-            for each in (noises if noise_variance is None else [noise_variance])
+        self.noise_variance: float = max(
+            noises,
+            key=lambda each: _evidence(covariance[np.ix_(some, some)], residuals[some], each),
         )
-        self._noise, self._factor, self._weights = _fit(
-            covariance, residuals, self.noise_variance, has_outliers
-        )
+        self._noise, self._factor, self._weights = _fit(covariance, residuals, self.noise_variance)
 
     def predict(self, posterior: Posterior) -> tuple[FloatArray, FloatArray]:
         """Returns the mean and the variance with noise at the points, shape (n,) each."""
@@ -217,34 +187,42 @@ class ConditionedProcess:
         whitened = solve_triangular(self._factor, covariance, lower=True)
         return np.asarray(prior - whitened.T @ whitened)
 
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Returns each shot's error, and its variance with noise, if that shot were left out."""
-        if not len(self._weights):
-            return np.empty(0), np.empty(0)
-        return _leave_one_out(self._factor, self._weights, self._noise, self.noise_variance)
+    def leave_groups_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        """Returns each shot's error, and its variance with noise, if its group were left out.
+
+        Args:
+            groups: numbers of shots; each shot is in one group.
+        """
+        half = solve_triangular(self._factor, np.eye(len(self._factor)), lower=True)
+        precision = half.T @ half
+        error, variance = np.empty((2, len(self._weights)))
+        for group in groups:
+            covariance = np.linalg.inv(precision[np.ix_(group, group)])
+            error[group] = covariance @ self._weights[group]
+            own = np.maximum(np.diag(covariance) - self._noise[group], 0.0)
+            variance[group] = own + self.noise_variance
+        return error, variance
 
 
-def _evidence(
-    covariance: FloatArray, values: FloatArray, noise_variance: float, has_outliers: bool
-) -> float:
+def _evidence(covariance: FloatArray, values: FloatArray, noise_variance: float) -> float:
     """Returns the log marginal likelihood up to a constant (Rasmussen and Williams, equation 5.8).
 
     Outliers get more noise first, so that a few of them do not decide.
     """
-    noise, factor, weights = _fit(covariance, values, noise_variance, has_outliers)
+    noise, factor, weights = _fit(covariance, values, noise_variance)
     added = 0.5 * float(np.log(noise / noise_variance).sum())
     return -0.5 * float(values @ weights) - float(np.log(np.diag(factor)).sum()) - added
 
 
 def _fit(
-    covariance: FloatArray, values: FloatArray, noise_variance: float, has_outliers: bool = True
+    covariance: FloatArray, values: FloatArray, noise_variance: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Returns each point's noise, the Cholesky factor with that noise, and the solved values."""
     noise = np.full(len(values), noise_variance)
     if not len(values):
         return noise, covariance, values
     reweightings = _REWEIGHTINGS if len(values) <= _MANY else _FEW_REWEIGHTINGS
-    for _ in range(reweightings if has_outliers else 0):
+    for _ in range(reweightings):
         factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
         weights = cho_solve((factor, True), values)
         error, variance = _leave_one_out(factor, weights, noise, noise_variance)

@@ -6,43 +6,66 @@ Training holds for every device that is predicted. Conditioning uses the device'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.learned.calibration import (
-    MEDIAN_OF_NORMAL,
     ErrorScores,
     score_devices,
     score_families,
 )
 from modelless.profiler.cost_model.learned.features import (
     MOST_LOG,
+    NO_RATES,
     NameCodes,
     Points,
+    RatesByDevice,
     encode,
     item_latency_log,
     sort_rows,
 )
 from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
 from modelless.profiler.cost_model.learned.item_effects import ItemEffects
+from modelless.profiler.cost_model.learned.mixture import (
+    ClosestDevice,
+    Member,
+    Mixture,
+    Process,
+    follow,
+)
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.cost_model.learned.proxies import ProxyMixture, contrasts_of, proxies_of
+from modelless.profiler.cost_model.learned.proxies import (
+    SimilarDevices,
+    contrasts_of,
+    fill_in,
+    find_similar_devices,
+    proxies_of,
+)
+from modelless.profiler.cost_model.learned.snapshot import ANY_KIND
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
 IntArray = NDArray[np.intp]
 
-MOST_TRAINING_POINTS = 3000
+MOST_TRAINING_POINTS = 1000
 """The most training points; more are thinned out, because the time grows with their cube."""
 
-# The prediction of least relative error lies below the median by half the variance: a whole
-# variance would follow from a log-normal error, but the bands err to the wide side.
-_SHIFT_SHARE, _MOST_SHIFT_LOG = 0.5, 0.5
+MOST_OF_KNOWN_DEVICE = 3000
+"""The same where the device is known and its models are new: then no measurement follows."""
+
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
+_ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of the others is 1
+# The members were weighted by the same errors that tell how far off the mixture is, which makes
+# these too small. The factor gives bands that hold on half of the devices of five public tables.
+_WIDENING = 1.12
+# Without any measurement, a band spans at most a factor of ten where the known devices of the kind
+# differ by no more than that. If they differ more, they are no measure of a further one.
+_UNSEEN_WIDTH_LOG = 0.5 * math.log(10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +75,11 @@ class Prediction:
     Attributes:
         median_ms: the median.
         low_ms, high_ms: the central 90 % band.
-        least_error_ms: the prediction whose expected relative error is least. It lies below the
-            median, the further the less certain it is: a prediction that is too high is off by any
-            multiple, one that is too low by less than 100 %. For a log-normal variable it is the
-            median over exp(variance) (Gneiting, "Making and Evaluating Point Forecasts", 2011,
-            section 2.3).
     """
 
     median_ms: FloatArray
     low_ms: FloatArray
     high_ms: FloatArray
-    least_error_ms: FloatArray
 
 
 class Predictor:
@@ -72,7 +89,10 @@ class Predictor:
         prior: the covariance and the roofline.
         training: measured rows, as a rule of other devices; may be empty.
         wanted: the rows to predict; their latencies are not used.
-        seed: seed of the draw that thins out training points.
+        rates: see ``encode``.
+
+    Attributes:
+        learned: the training rows that are used.
     """
 
     def __init__(
@@ -80,32 +100,43 @@ class Predictor:
         prior: Prior,
         training: Sequence[TableRow],
         wanted: Sequence[TableRow],
-        seed: int = 0,
+        rates: RatesByDevice = NO_RATES,
     ) -> None:
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(0)
         training = sort_rows(training)
         names = NameCodes()
-        wanted_points = encode(wanted, names, prior.roofline)
+        wanted_points = encode(wanted, names, prior.roofline, rates)
         batch = np.array([float(row.batch) for row in wanted])
         self._base_log = wanted_points.roofline_log + np.log(batch)
-        points = encode(training, names, prior.roofline)
+        points = encode(training, names, prior.roofline, rates)
         values = item_latency_log(training) - points.roofline_log
         effects = ItemEffects(points, values)
-        kept = _thin_out(points, wanted_points, self._rng)
+        devices = np.isin(wanted_points.level("device"), points.level("device"))
+        self._is_known_device = bool(devices.size and devices.all())
+        most = MOST_OF_KNOWN_DEVICE if self._is_known_device else MOST_TRAINING_POINTS
+        kept = _thin_out(points, wanted_points, most, self._rng)
+        self.learned = [training[row] for row in kept]
+        # A typical device tells only how items differ, see ``proxies``.
+        kept = kept[[training[row].device_kind != ANY_KIND for row in kept]]
         self._process = GaussianProcess(
             prior.kernel, effects.add_to(points.select(kept)), values[kept]
         )
-        self._posterior = self._process.posterior_at(effects.add_to(wanted_points))
-        self._contrasts = contrasts_of(
-            proxies_of(training, wanted), self._posterior.mean + wanted_points.roofline_log
-        )
-
-    @cached_property
-    def _is_known_device(self) -> bool:
-        """Whether training contains the device, so that only the models are new."""
-        devices = self._posterior.points.level("device")
-        known = np.isin(devices, self._process.points.level("device"))
-        return bool(known.size and known.all())
+        pooled = self._process.posterior_at(effects.add_to(wanted_points))
+        proxies = proxies_of(training, wanted)
+        expected_log = pooled.mean + wanted_points.roofline_log
+        contrasts = contrasts_of(proxies, expected_log)
+        self._transfer = follow(pooled, contrasts)
+        self._own_process = GaussianProcess(prior.kernel, points.select([]), np.empty(0))
+        self._alone = self._own_process.posterior_at(wanted_points)
+        self._proxies = fill_in(contrasts) + pooled.mean
+        self._similar: SimilarDevices | None = None
+        if not self._is_known_device:
+            expected_log = self._transfer.mean + wanted_points.roofline_log
+            self._similar = find_similar_devices(training, wanted, expected_log, rates)
+        if self._similar is not None:
+            mean = self._transfer.mean + self._similar.level_log
+            self._transfer = replace(self._transfer, mean=mean)
+        self._items = wanted_points.item
 
     @cached_property
     def _scores(self) -> ErrorScores:
@@ -121,21 +152,17 @@ class Predictor:
             latency_ms: their measured latencies, shape (k,).
             rows: the n wanted rows to predict.
         """
-        mixture = self._condition(shots, latency_ms)
-        mean, variance = mixture.predict(rows)
-        deviation = np.sqrt(variance)
-        error, error_variance = mixture.leave_one_out()
-        shot_errors = error / np.sqrt(error_variance)
-        centre = np.clip(mean + self._base_log[rows], -MOST_LOG, MOST_LOG)
-        width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
-        shift = np.zeros(len(rows))
-        if len(shots) or self._is_known_device:
-            # Without them the level is unknown, and the median is the best guess of it.
-            scale = self._scores.quantile(0.5, shot_errors) / MEDIAN_OF_NORMAL
-            shift = np.minimum(_SHIFT_SHARE * (scale * deviation) ** 2, _MOST_SHIFT_LOG)
-        return Prediction(
-            np.exp(centre), np.exp(centre - width), np.exp(centre + width), np.exp(centre - shift)
-        )
+        _, members = self._members(shots, latency_ms)
+        by_item = self._by_item(shots)
+        each = [np.array([shot]) for shot in range(len(shots))]
+        is_known = np.isin(self._items[rows], self._items[shots])
+        centre, width = np.empty((2, len(rows)))
+        # What an item's other rows tell shows where single measurements are left out.
+        for some, groups in ((~is_known, by_item), (is_known, each)):
+            if some.any():
+                centre[some], width[some] = self._predict(Mixture(members, groups), rows[some])
+        centre = np.clip(centre + self._base_log[rows], -MOST_LOG, MOST_LOG)
+        return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
 
     def covariance(
         self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
@@ -150,18 +177,43 @@ class Predictor:
             The covariance of their log latencies without noise, shape (n, n), and the noise
             variance of one measurement.
         """
-        return self._condition(shots, latency_ms).covariance(rows)
+        transfer, members = self._members(shots, latency_ms)
+        disagreement = Mixture(members, self._by_item(shots)).disagreement(rows)
+        return transfer.covariance(rows) + disagreement, transfer.noise_variance
 
-    def _condition(self, shots: IntArray, latency_ms: FloatArray) -> ProxyMixture:
+    def _predict(self, mixture: Mixture, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean and half of the band's width in log latency, shape (n,) each."""
+        mean, variance = mixture.predict(rows)
+        width = self._scores.quantile(0.9, *mixture.left_out_scores()) * np.sqrt(variance)
+        if mixture.is_measured:
+            width *= _WIDENING
+        elif self._similar is not None and self._similar.error_log <= _UNSEEN_WIDTH_LOG:
+            width = np.minimum(width, _UNSEEN_WIDTH_LOG)
+        return mean, np.minimum(width, MOST_LOG)
+
+    def _members(
+        self, shots: IntArray, latency_ms: FloatArray
+    ) -> tuple[Process, list[tuple[Member, float]]]:
+        """Returns ``transfer``, and all members with their shares before any measurement."""
         values = np.log(latency_ms) - self._base_log[shots]
-        return ProxyMixture(self._process, self._posterior, self._contrasts, shots, values)
+        transfer = Process(self._process, self._transfer, shots, values)
+        members: list[tuple[Member, float]] = [(transfer, 1.0)]
+        if len(shots):
+            if len(self._proxies):
+                members.append((ClosestDevice(self._proxies, shots, values), 1.0))
+            members.append((Process(self._own_process, self._alone, shots, values), _ALONE_SHARE))
+        return transfer, members
+
+    def _by_item(self, shots: IntArray) -> list[IntArray]:
+        items = self._items[shots]
+        return [np.flatnonzero(items == item) for item in np.unique(items)]
 
 
-def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:
-    """Returns the training points to keep; those of items that are predicted come first."""
-    if len(points) <= MOST_TRAINING_POINTS:
-        return np.arange(len(points))
-    related = rng.permutation(np.flatnonzero(np.isin(points.item, wanted.item)))
-    related = related[: int(_RELATED_SHARE * MOST_TRAINING_POINTS)]
-    others = rng.permutation(np.setdiff1d(np.arange(len(points)), related))
-    return np.sort(np.concatenate([related, others[: MOST_TRAINING_POINTS - len(related)]]))
+def _thin_out(points: Points, wanted: Points, most: int, rng: np.random.Generator) -> IntArray:
+    """Returns the training points to keep: of items that are predicted, of the kind, of others."""
+    order = rng.permutation(len(points))
+    is_related = np.isin(points.item[order], wanted.item)
+    of_kind = np.isin(points.level("kind")[order], wanted.level("kind"))
+    related = order[is_related][: int(_RELATED_SHARE * most)]
+    kept = np.concatenate([related, order[~is_related & of_kind], order[~is_related & ~of_kind]])
+    return np.sort(kept[:most])

@@ -1,46 +1,40 @@
-"""Proxies: other devices' latencies of the same items, and how much to trust them.
+"""Proxies: other devices' latencies of the same items, and the level that they suggest.
 
-The latencies of another device tell all of a device that differs from it by one factor, and little
-of one of another make. Before a device is measured, nobody knows whether to follow all proxies a
-little, one proxy in part, or one proxy exactly. So one model for each of these assumptions
-predicts, and each counts by how likely it makes the measurements: Bayesian model averaging
-(Hoeting, Madigan, Raftery and Volinsky, "Bayesian Model Averaging: A Tutorial", 1999). Bands are
-wider where the models disagree.
+A contrast is how a proxy's rows differ from each other beyond what is expected; it says nothing of
+the level. Before anything of a device is measured, its level comes from similar devices: those of
+its kind that ran the same items, each moved by what is published of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
+import math
+import statistics
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.features import item_latency_log, normalise_precision
-from modelless.profiler.cost_model.learned.gaussian_process import (
-    ConditionedProcess,
-    GaussianProcess,
-    Posterior,
+from modelless.profiler.cost_model.learned.features import (
+    NO_RATES,
+    RatesByDevice,
+    item_latency_log,
+    normalise_precision,
 )
+from modelless.profiler.cost_model.learned.roofline import measured_unit_ms
+from modelless.profiler.devices.known_devices import find_known_device
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
-IntArray = NDArray[np.intp]
-Assumption = Callable[[Posterior, IntArray], Posterior]
-"""Returns the distribution at some rows with what an assumption adds to it."""
-
 _LEAST_MATCHED = 0.5  # share of the wanted rows that a proxy must have
-_MOST_CONTRAST = 2.0  # in log latency; a larger difference means that something else was measured
-
-# The weight of a proxy where it differs from the process, for a proxy that is followed in part.
-_WEIGHT, _WEIGHT_VARIANCE = 0.5, 0.25
-# A device that differs from its proxy by one factor: the variance of the factor's log, and of what
-# one measurement deviates besides. A measurement that deviates more speaks against the assumption.
-_FACTOR_VARIANCE, _FACTOR_NOISE_VARIANCE = 1.0, 0.08**2
-# Evidence counts half: no assumption is quite true, and ten measurements would choose too surely
-# (Grunwald, "The Safe Bayesian", 2012).
-_TEMPER = 0.5
-_LEAST_SHARE = 1e-3  # of the weight, for a model to be kept
+_SPEED_SHARE = 0.7  # of a difference in published speed that latencies show
+_GENERAL_WEIGHT = 0.5  # of the level expected without similar devices; each of them weighs 1
+# Figures of devices that are compared, the first of each group that both devices have.
+_SPEEDS = (
+    ("int8_operations_per_s", "fp16_operations_per_s", "fp32_operations_per_s"),
+    ("bandwidth_bytes_per_s",),
+)
 
 
 def proxies_of(training: Sequence[TableRow], wanted: Sequence[TableRow]) -> FloatArray:
@@ -53,9 +47,7 @@ def proxies_of(training: Sequence[TableRow], wanted: Sequence[TableRow]) -> Floa
     Returns:
         Shape (p, n), a row for each of p devices; NaN where a device has no such item.
     """
-    by_device: dict[Hashable, list[TableRow]] = {}
-    for row in training:
-        by_device.setdefault((row.source, row.device), []).append(row)
+    by_device = _by_device(training)
     found = [_match(known, item_latency_log(known), wanted) for known in by_device.values()]
     kept = [each for each in found if np.isfinite(each).sum() >= _LEAST_MATCHED * len(wanted)]
     return np.array(kept).reshape(len(kept), len(wanted))
@@ -76,118 +68,110 @@ def contrasts_of(proxies: FloatArray, expected_log: FloatArray) -> FloatArray:
     if not proxies.size:
         return np.empty((0, len(expected_log)))
     apart = proxies - expected_log
-    apart -= np.nanmedian(apart, axis=1, keepdims=True)
-    return np.clip(apart, -_MOST_CONTRAST, _MOST_CONTRAST)
+    return np.asarray(apart - np.nanmedian(apart, axis=1, keepdims=True))
 
 
-class ProxyMixture:
-    """A mixture of processes that use proxies in several ways, conditioned on a device's shots.
+def fill_in(contrasts: FloatArray) -> FloatArray:
+    """Returns the contrasts with each NaN replaced by the other proxies' median there, or 0."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # for rows that no device has
+        usual = np.nan_to_num(np.nanmedian(contrasts, axis=0)) if len(contrasts) else contrasts
+    return np.where(np.isnan(contrasts), usual, contrasts)
 
-    Args:
-        process: a process fitted to other devices.
-        posterior: its distribution at the device's n rows.
-        contrasts: contrast of each of p proxies, shape (p, n); see ``contrasts_of``.
-        shots: the k measured rows; k may be 0.
-        values: their measured values, shape (k,).
+
+class SimilarDevices(NamedTuple):
+    """What the devices of the same kind that ran the same items say of a device.
+
+    Attributes:
+        level_log: how much slower than expected they suggest that it is, in log latency.
+        error_log: nine in ten rows of a further device are within this of their median, in log
+            latency, judged by the distance of each from the others; 0 for a single one.
     """
 
-    def __init__(
-        self,
-        process: GaussianProcess,
-        posterior: Posterior,
-        contrasts: FloatArray,
-        shots: IntArray,
-        values: FloatArray,
-    ) -> None:
-        self._posterior = posterior
-        each = [contrast[None] for contrast in contrasts]
-        partly = [contrasts, *each] if len(each) > 1 else [contrasts]
-        # Only measurements can show that a device differs from a proxy by one factor.
-        exactly = contrasts if len(shots) else contrasts[:0]
-        assumptions: list[Assumption] = [partial(_follow_partly, some) for some in partly]
-        assumptions += [partial(_follow_exactly, contrast) for contrast in exactly]
-        noise = [None] * len(partly) + [_FACTOR_NOISE_VARIANCE] * len(exactly)
-        members = [
-            ConditionedProcess(process, assume(posterior, shots), values, noise_variance)
-            for assume, noise_variance in zip(assumptions, noise, strict=True)
+    level_log: float
+    error_log: float
+
+
+def find_similar_devices(
+    training: Sequence[TableRow],
+    wanted: Sequence[TableRow],
+    expected_log: FloatArray,
+    rates: RatesByDevice = NO_RATES,
+) -> SimilarDevices | None:
+    """Returns what similar devices say of a device; None if there are none.
+
+    If the device's rates were measured, only devices with rates are similar.
+
+    Args:
+        training: measured rows of other devices.
+        wanted: n rows to predict.
+        expected_log: expected log milliseconds an item of each wanted row, shape (n,).
+        rates: see ``encode``.
+    """
+    if not wanted:
+        return None
+    kind = _usual_kind(wanted)
+    is_rated = _key_of(wanted[0]) in rates
+    moved = np.array(
+        [
+            proxy - _SPEED_SHARE * _speed_log(wanted[0], rows[0], kind, rates)
+            for rows in _by_device(training).values()
+            if _usual_kind(rows) == kind and (_key_of(rows[0]) in rates or not is_rated)
+            for proxy in proxies_of(rows, wanted)
         ]
-        priors = [1.0] + [1.0 / max(len(each), 1)] * (len(assumptions) - 1)
-        evidence = np.array([member.evidence for member in members])
-        shares_log = np.log(priors) + _TEMPER * evidence
-        kept = np.flatnonzero(_normalise_logs(shares_log) > _LEAST_SHARE)
-        self._shares_log = shares_log[kept]
-        self._members = [(assumptions[number], members[number]) for number in kept]
-
-    def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the mean and the variance with noise at some rows, shape (n,) each."""
-        means, variances = _stack(
-            member.predict(assume(self._posterior, rows)) for assume, member in self._members
+    )
+    if not len(moved):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # for rows that no device has
+        level_log = float(np.nanmedian(np.nanmedian(moved, axis=0) - expected_log))
+        others = [
+            moved[number] - np.nanmedian(np.delete(moved, number, axis=0), axis=0)
+            for number in range(len(moved) if len(moved) > 1 else 0)
+        ]
+        levels = np.nanmedian(others, axis=1) if others else np.zeros(1)
+        shapes = np.abs(others - levels[:, None]) if others else np.zeros(1)
+        error_log = math.hypot(
+            # Few devices show little of how far apart devices lie.
+            np.nanquantile(np.abs(levels), 0.9) * (len(moved) + 1) / max(len(moved) - 1, 1),
+            np.nan_to_num(np.nanquantile(shapes, 0.9)),
         )
-        return _mix(_normalise_logs(self._shares_log)[:, None], means, variances)
-
-    def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
-        """Returns the covariance between n rows, shape (n, n), and the noise of one measurement.
-
-        It includes the disagreement between the models, by the law of total covariance.
-        """
-        shares = _normalise_logs(self._shares_log)
-        posteriors = [assume(self._posterior, rows) for assume, _ in self._members]
-        members = [member for _, member in self._members]
-        means, _ = _stack(
-            member.predict(posterior) for member, posterior in zip(members, posteriors, strict=True)
-        )
-        apart = means - shares @ means
-        total = (shares[:, None] * apart).T @ apart
-        for share, member, posterior in zip(shares, members, posteriors, strict=True):
-            total += share * member.covariance(posterior)
-        noise_variance = shares @ [member.noise_variance for member in members]
-        return np.asarray(total), float(noise_variance)
-
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Returns each shot's error, and its variance with noise, if that shot were left out.
-
-        The weights of the models are then also without the evidence of that shot.
-        """
-        errors, variances = _stack(member.leave_one_out() for _, member in self._members)
-        density_log = -0.5 * (errors**2 / variances + np.log(variances))
-        shares = _normalise_logs(self._shares_log[:, None] - _TEMPER * density_log)
-        return _mix(shares, errors, variances)
+    return SimilarDevices(level_log * len(moved) / (len(moved) + _GENERAL_WEIGHT), error_log)
 
 
-def _follow_partly(contrasts: FloatArray, posterior: Posterior, rows: IntArray) -> Posterior:
-    known = np.nan_to_num(contrasts[:, rows], nan=0.0)
-    return posterior.select(rows).with_linear_term(known, _WEIGHT, _WEIGHT_VARIANCE)
+def _usual_kind(rows: Sequence[TableRow]) -> str:
+    return Counter(row.device_kind for row in rows).most_common(1)[0][0]
 
 
-def _follow_exactly(contrast: FloatArray, posterior: Posterior, rows: IntArray) -> Posterior:
-    # The process stays as uncertain as before of items that the proxy does not have.
-    deviation_scale = np.isnan(contrast[rows]).astype(float)
-    known = np.nan_to_num(contrast[rows], nan=0.0)
-    return posterior.select(rows).with_offset(known, deviation_scale, _FACTOR_VARIANCE)
+def _speed_log(one: TableRow, other: TableRow, kind: str, rates: RatesByDevice) -> float:
+    """Returns the log of how much faster a row's device is than another's; 0 if it is unknown.
 
-
-def _normalise_logs(shares_log: FloatArray) -> FloatArray:
-    """Returns shares of the first axis that add up to 1, from their logs up to a constant."""
-    shares = np.exp(shares_log - shares_log.max(axis=0))
-    return np.asarray(shares / shares.sum(axis=0))
-
-
-def _stack(each: Iterable[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
-    means, variances = (np.array(some) for some in zip(*each, strict=True))
-    return means, variances
-
-
-def _mix(
-    shares: FloatArray, means: FloatArray, variances: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Returns the mean and the total variance of a mixture of m members at n points, shape (n,).
-
-    Args:
-        shares: shares of the members, shape (m, 1) or (m, n).
-        means, variances: shape (m, n).
+    It follows the measured rates of both, or else the published figures.
     """
-    mean = (shares * means).sum(axis=0)
-    return mean, (shares * (variances + (means - mean) ** 2)).sum(axis=0)
+    measured = [
+        measured_unit_ms(known, normalise_precision(row.precision))
+        for row in (one, other)
+        if (known := rates.get(_key_of(row))) is not None
+    ]
+    if len(measured) == 2 and measured[0] is not None and measured[1] is not None:
+        return float(np.log(measured[1] / measured[0]).mean())
+    mine, theirs = (find_known_device(row.device, kind) for row in (one, other))
+    ratios = []
+    for names in _SPEEDS:
+        pairs = ((getattr(mine, name, None), getattr(theirs, name, None)) for name in names)
+        ratios += [math.log(own / his) for own, his in pairs if own and his][:1]
+    return statistics.fmean(ratios) if ratios else 0.0
+
+
+def _key_of(row: TableRow) -> tuple[str, str]:
+    return row.device, row.engine
+
+
+def _by_device(rows: Sequence[TableRow]) -> dict[Hashable, list[TableRow]]:
+    found: dict[Hashable, list[TableRow]] = {}
+    for row in rows:
+        found.setdefault((row.source, row.device), []).append(row)
+    return found
 
 
 def _match(

@@ -85,7 +85,7 @@ def test_every_device_shots_and_method_has_its_figures(run: Run, table: Path) ->
     assert {(one["device"], one["shots"], one["method"]) for one in found} == {
         (device, shots, method) for device in "abc" for shots in (0, 5) for method in METHODS
     }
-    assert len(found) == 3 * 2 * 6
+    assert len(found) == 3 * 2 * (1 + len(BASELINES))
     for one in found:
         assert one["points"] == 12 - one["shots"]
         assert one["seeds"] == 2

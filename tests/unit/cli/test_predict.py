@@ -57,6 +57,15 @@ def test_a_class_of_this_machine_is_predicted_from_its_measurements(
     assert "see 'modelless costmodel import'" in shown.err
 
 
+def test_of_very_many_measurements_so_many_are_used_as_time_allows(
+    predict: Any, tmp_path: Path
+) -> None:
+    """Each was once predicted at the batch sizes of all others."""
+    rows = [replace(row, batch=1 + n, latency_ms=1.0 + n) for n in range(90) for row in ROWS[:8]]
+    write_table(tmp_path / "many.csv", rows)
+    assert predict("NVIDIA L4", "--shots", "many.csv", "--json").document["shots"] == 600
+
+
 def test_devices_that_are_learned_from_are_named(predict: Any, run: Run) -> None:
     imported(run)
     found = predict("a", "--json").document

@@ -44,13 +44,14 @@ def mape_percent(predicted_ms: FloatArray, true_ms: FloatArray) -> float:
     return float(100.0 * np.abs(predicted_ms / true_ms - 1.0).mean())
 
 
-def test_the_five_are_there() -> None:
+def test_the_six_are_there() -> None:
     assert ALL == [
         "boosted-trees",
         "constant-factor",
         "log-linear",
-        "lookup-table",
-        "nearest-neighbour",
+        "log-linear-alone",
+        "proxy-neighbours",
+        "proxy-ridge",
     ]
 
 
@@ -183,29 +184,20 @@ def test_log_linear_levels_a_device_as_a_whole() -> None:
 
 def test_trees_and_neighbours_learn_a_curve() -> None:
     training, wanted = parted(multiples({"a": 1.0, "b": 3.0}, models=300), "b")
-    for name in ("boosted-trees", "nearest-neighbour"):
+    for name in ("boosted-trees", "proxy-neighbours"):
         assert mape_percent(*asked(name, training, wanted, 10)) < 30.0
 
 
-def test_the_nearest_neighbour_is_itself_where_it_is_there() -> None:
-    training, wanted = parted(multiples({"a": 1.0, "b": 3.0}), "b")
-    assert mape_percent(*asked("nearest-neighbour", training, wanted, 5)) < 1e-6
+def test_a_ridge_on_proxies_is_exact_where_that_is_true() -> None:
+    training, wanted = parted(multiples({"a": 1.0, "b": 3.0, "c": 0.1}, models=60), "b")
+    assert mape_percent(*asked("proxy-ridge", training, wanted, 30)) < 3.0
 
 
-def test_a_table_is_linear_between_its_batches() -> None:
-    training = [
-        row(model=model, batch=batch, latency_ms=batch * each_ms)
-        for model, quickness in (("p", 1.0), ("q", 1.5))
-        for batch, each_ms in ((1, 8.0 * quickness), (4, 2.0 * quickness))
-    ]
-    wanted = [row(device="b", model="p", batch=batch, latency_ms=1.0) for batch in (1, 2, 4, 8)]
-    method = BASELINES["lookup-table"](training, wanted, shipped_prior().roofline)
-    given = np.array([0])
-    predicted_ms = method.predict(given, np.array([8.0]), np.arange(4)) / np.array([1, 2, 4, 8])
-    assert predicted_ms[0] == pytest.approx(8.0)
-    assert predicted_ms[2] == pytest.approx(2.0)
-    assert predicted_ms[3] == pytest.approx(2.0)  # beyond its end the table goes on level
-    assert 2.0 < predicted_ms[1] < 8.0
+def test_alone_is_as_good_without_other_devices() -> None:
+    training, wanted = parted(multiples({"a": 1.0, "b": 3.0}, models=60), "b")
+    first, _ = asked("log-linear-alone", training, wanted, 10)
+    second, _ = asked("log-linear-alone", [], wanted, 10)
+    np.testing.assert_allclose(first, second)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -219,7 +211,7 @@ def test_the_order_of_rows_does_not_matter(name: str, shots: int) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "nearest-neighbour",
+        "proxy-neighbours",
         "boosted-trees",
     ],
 )

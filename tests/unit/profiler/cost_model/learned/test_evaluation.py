@@ -86,7 +86,7 @@ class Oracle(Spy):
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
         truth_ms = self.note(shots, latency_ms, rows)
-        return Prediction(truth_ms, truth_ms / 2.0, truth_ms * 2.0, truth_ms)
+        return Prediction(truth_ms, truth_ms / 2.0, truth_ms * 2.0)
 
 
 class Half(Spy):
@@ -121,14 +121,34 @@ def test_shots_are_the_same_for_all_and_never_judged(spies: list[Any]) -> None:
 
 
 def test_shots_are_those_of_the_sampler(spies: list[Any]) -> None:
-    def last(learner: object, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
-        assert isinstance(learner, Oracle)
-        return np.arange(len(latency_ms))[::-1][seed : seed + count]
+    shown: list[list[float]] = []
+
+    def last(_: object, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+        shown.append(latency_ms.tolist())
+        return np.arange(len(latency_ms))[::-1][:count]
 
     (trial,) = plan_cases(varied(devices=1, models=15), None, [])
     evaluate(trial, PRIOR, (3,), 2, sampler=last)
-    assert [call[1] for call in spies] == [[12, 13, 14]] * 3 + [[11, 12, 13]] * 3
-    assert [call[3] for call in spies[::3]] == [[*range(12)], [*range(11), 14]]
+    true_ms = latencies_ms(trial.wanted).tolist()
+    assert [len(each) for each in shown] == [8, 8]  # of half of the items
+    for number, each in enumerate(shown):
+        assert [call[2] for call in spies[3 * number : 3 * number + 3]] == [each[-3:]] * 3
+        assert {true_ms[shot] for shot in spies[3 * number][1]} == set(each[-3:])
+
+
+@pytest.mark.parametrize("count", [1, 5, 20, 30])
+def test_no_row_of_a_measured_item_is_judged(spies: list[Any], count: int) -> None:
+    rows = [replace(one, batch=batch) for one in varied(1, 12) for batch in (1, 2, 4)]
+    (trial,) = plan_cases(rows, None, [])
+    evaluate(trial, PRIOR, (count,), 3)
+    assert len(spies) == 9
+    for _, given, _, judged in spies:
+        assert len(given) == count
+        assert judged
+        measured = {trial.wanted[number].model for number in given}
+        assert not measured & {trial.wanted[number].model for number in judged}
+        unmeasured = [one for one in trial.wanted if one.model not in measured]
+        assert len(judged) == len(unmeasured)
 
 
 def test_seeds_draw_other_shots(spies: list[Any]) -> None:
@@ -329,8 +349,9 @@ def test_latencies_that_are_judged_change_only_the_judging() -> None:
     trial = plan_cases(rows, None, [])[0]
     seen: list[FloatArray] = []
     for factor in (1.0, 3.0):
-        order = np.random.default_rng([0, 5]).permutation(20)  # as the evaluation draws them
-        given = set(order[:5].tolist())
+        given = [4, 7, 9, 13, 16]
+        measured = {trial.wanted[number].model for number in given}
+        judged = sum(one.model not in measured for one in trial.wanted)
         wanted = [
             one if number in given else replace(one, latency_ms=factor * one.latency_ms)
             for number, one in enumerate(trial.wanted)
@@ -344,8 +365,10 @@ def test_latencies_that_are_judged_change_only_the_judging() -> None:
 
             patch.setattr(evaluation, "judge", note)
             seen.append(np.empty(0))
-            evaluate(HoldoutCase(trial.training, wanted), PRIOR, (5,), 1)
-    assert len(seen[0]) == 15 * len(METHODS)
+            patch.setattr(evaluation, "_open_rows", lambda items, *_: np.arange(len(items)))
+            case = HoldoutCase(trial.training, wanted)
+            evaluate(case, PRIOR, (5,), 1, sampler=lambda *_: np.array([4, 7, 9, 13, 16]))
+    assert len(seen[0]) == judged * len(METHODS)
     np.testing.assert_array_equal(seen[0], seen[1])
 
 

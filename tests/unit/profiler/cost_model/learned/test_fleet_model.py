@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from modelless.profiler.cost_model.learned.fleet_model import (
-    MOST_LEARNED,
+    ExpectedLatency,
     FleetModel,
     ItemNames,
 )
-from modelless.profiler.cost_model.learned.placement_model import ExpectedLatency
+from modelless.profiler.cost_model.learned.predictor import MOST_TRAINING_POINTS
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import SOURCE, PlacementFacts, TableRow
@@ -102,7 +102,7 @@ def test_no_more_is_learned_from_than_time_allows(make: Any) -> None:
     rows = many[:3]
     model = FleetModel(shipped_prior(), placements_of(make, rows, ONE), (1,), many)
     found = model.learned_from("cpu-1")
-    assert sum(one.rows for one in found) == MOST_LEARNED
+    assert sum(one.rows for one in found) == MOST_TRAINING_POINTS
     assert all(one.same_items == 3 for one in found)
 
 

@@ -91,7 +91,7 @@ def test_adapting_to_nothing_changes_nothing() -> None:
     mean, variance = adapted.predict(belief)
     np.testing.assert_array_equal(mean, belief.mean)
     np.testing.assert_array_equal(variance, belief.variance + NOISE)
-    assert [each.shape for each in adapted.leave_one_out()] == [(0,), (0,)]
+    assert [each.shape for each in adapted.leave_groups_out([])] == [(0,), (0,)]
 
 
 def test_a_process_that_saw_nothing_believes_the_prior() -> None:

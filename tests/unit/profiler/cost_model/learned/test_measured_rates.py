@@ -13,12 +13,12 @@ import pytest
 from modelless.common.errors import NotFoundError
 from modelless.profiler.cost_model.host_model import find_gaps
 from modelless.profiler.cost_model.learned.features import LEVELS
-from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
-from modelless.profiler.cost_model.learned.placement_model import (
+from modelless.profiler.cost_model.learned.fleet_model import (
     LEAST_OWN,
     ExpectedLatency,
-    PlacementModel,
+    FleetModel,
 )
+from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.cost_model.learned.roofline import measured_unit_ms
 from modelless.profiler.cost_model.learned.unmeasured import predict_unmeasured
@@ -87,7 +87,7 @@ def expected(
     known: Sequence[Measurement] = (),
     wanted: Sequence[Placement] = (),
 ) -> ExpectedLatency:
-    model = PlacementModel(shipped_prior(), some, BATCHES)
+    model = FleetModel(shipped_prior(), some, BATCHES)
     return model.fit(known).predict(
         model.rows((placement, b) for placement in wanted or some for b in BATCHES)
     )

@@ -1,0 +1,203 @@
+"""A mixture of three predictions of a device, weighted by their errors on its measurements.
+
+- ``transfer``: the process of all devices, with the contrasts of the proxies as linear terms;
+- ``closest``: the proxies that, each scaled by one factor, fit the measurements best;
+- ``alone``: a process that knows this device only.
+
+The weights come from left-out absolute errors: each measurement is predicted without any of its
+item. A member's share falls with the power of its mean error that a Laplace likelihood of known
+mean error has. So what other devices tell counts only as far as it helps, and a few measurements
+that are far off do not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.cost_model.learned.gaussian_process import (
+    ConditionedProcess,
+    GaussianProcess,
+    Posterior,
+)
+from modelless.variants.estimates import FloatArray
+
+IntArray = NDArray[np.intp]
+
+# Of all contrasts together.
+_CONTRAST_WEIGHT, _CONTRAST_VARIANCE = 0.8, 0.5
+_MOST_CONTRAST = 2.0  # in log latency; a larger difference means that something else was measured
+_MOST_ERROR = 1.5  # in log latency; a larger error counts as this one
+_USUAL_ERROR, _USUAL_COUNT = 0.3, 1.0  # assumed of every member, as so many measurements
+_CLOSEST_ERROR = 0.2  # assumed of every proxy, as one measurement
+_MOST_MISFIT = 1.0
+_LEAST_SHARE = 1e-3  # of the weight, for a member to be used
+
+
+class Member(Protocol):
+    """A prediction of a device from k measured rows; values are logs."""
+
+    def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean and the variance with noise at n rows, shape (n,) each."""
+        ...
+
+    def leave_items_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        """Returns each measurement's error and variance without those of its group, shape (k,)."""
+        ...
+
+
+def follow(posterior: Posterior, contrasts: FloatArray) -> Posterior:
+    """Returns the distribution with the contrasts of p proxies as linear terms.
+
+    Args:
+        posterior: the distribution at n rows.
+        contrasts: shape (p, n); NaN where a proxy has no such item.
+    """
+    if not len(contrasts):
+        return posterior
+    known = np.clip(np.nan_to_num(contrasts, nan=0.0), -_MOST_CONTRAST, _MOST_CONTRAST)
+    return posterior.with_linear_terms(known, _CONTRAST_WEIGHT, _CONTRAST_VARIANCE)
+
+
+class Process:
+    """A member that is a Gaussian process.
+
+    Args:
+        process: the process.
+        posterior: its distribution at n rows.
+        shots: the k measured rows.
+        values: their measured values, shape (k,).
+    """
+
+    def __init__(
+        self, process: GaussianProcess, posterior: Posterior, shots: IntArray, values: FloatArray
+    ) -> None:
+        self._conditioned = ConditionedProcess(process, posterior.select(shots), values)
+        self._posterior = posterior
+        self.noise_variance = self._conditioned.noise_variance
+
+    def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        return self._conditioned.predict(self._posterior.select(rows))
+
+    def covariance(self, rows: IntArray) -> FloatArray:
+        """Returns the covariance of n rows without noise, shape (n, n)."""
+        return self._conditioned.covariance(self._posterior.select(rows))
+
+    def leave_items_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        return self._conditioned.leave_groups_out(groups)
+
+
+class ClosestDevice:
+    """A member that takes proxies as the same device at another speed.
+
+    Each proxy's factor is the median over the measurements. A proxy's share falls with its mean
+    absolute deviation, by a Laplace likelihood, so an outlier rules no proxy out.
+
+    Args:
+        proxies_log: log latency of n rows on p devices, shape (p, n), without NaN.
+        shots: the k measured rows, at least one.
+        values: their measured log latency, shape (k,).
+    """
+
+    def __init__(self, proxies_log: FloatArray, shots: IntArray, values: FloatArray) -> None:
+        self._proxies_log, self._shots, self._values = proxies_log, shots, values
+
+    def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        every = np.arange(len(self._shots))
+        _, variance = self.leave_items_out([every[[number]] for number in every])
+        return self._fit(every, rows), np.full(len(rows), variance.mean())
+
+    def leave_items_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        every = np.arange(len(self._shots))
+        error = np.empty(len(every))
+        for group in groups:
+            error[group] = self._values[group] - self._fit(
+                np.setdiff1d(every, group), self._shots[group]
+            )
+        squares = np.minimum(np.abs(error), _MOST_MISFIT) ** 2
+        return error, np.full(len(every), squares.mean() + 1e-4)
+
+    def _fit(self, kept: IntArray, rows: IntArray) -> FloatArray:
+        """Returns the log latency of rows by some of the measurements."""
+        proxies_log = self._proxies_log[:, rows]
+        if not len(kept):
+            return np.asarray(proxies_log.mean(axis=0))
+        apart = self._values[kept] - self._proxies_log[:, self._shots[kept]]
+        factor_log = np.median(apart, axis=1, keepdims=True)
+        misfit = np.minimum(np.abs(apart - factor_log), _MOST_MISFIT).sum(axis=1)
+        shares = _shares((misfit + _CLOSEST_ERROR) / (len(kept) + 1.0), len(kept))
+        return np.asarray(shares @ (proxies_log + factor_log))
+
+
+class Mixture:
+    """Members, weighted by their left-out errors.
+
+    Args:
+        members: each with its share before anything is measured.
+        groups: measurements that are left out together, as numbers from 0 to k - 1.
+    """
+
+    def __init__(self, members: Sequence[tuple[Member, float]], groups: Sequence[IntArray]) -> None:
+        left_out = [member.leave_items_out(groups) for member, _ in members]
+        self._errors, self._variances = (np.array(some) for some in zip(*left_out, strict=True))
+        self._priors = np.array([share for _, share in members])
+        self._groups = groups
+        shares = self._weigh(np.arange(self._errors.shape[1]))
+        kept = np.flatnonzero(shares > _LEAST_SHARE).tolist()
+        self._shares = shares[kept] / shares[kept].sum()
+        self._members = [members[number][0] for number in kept]
+
+    def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean and the variance with noise at n rows, shape (n,) each."""
+        found = [member.predict(rows) for member in self._members]
+        means, variances = (np.array(some) for some in zip(*found, strict=True))
+        return _mix(self._shares, means, variances)
+
+    def disagreement(self, rows: IntArray) -> FloatArray:
+        """Returns the covariance between n rows that the members' differences make, (n, n)."""
+        means = np.array([member.predict(rows)[0] for member in self._members])
+        apart = means - self._shares @ means
+        return np.asarray((self._shares[:, None] * apart).T @ apart)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are any measurements."""
+        return bool(self._groups)
+
+    def left_out_scores(self) -> tuple[FloatArray, FloatArray]:
+        """Returns each measurement's score if its group were left out, and its weight, (k,) each.
+
+        A score is an error in predicted standard deviations. The measurements of a group err alike,
+        so they weigh 1 together.
+        """
+        count = self._errors.shape[1]
+        scores, weights = np.empty(count), np.empty(count)
+        for group in self._groups:
+            shares = self._weigh(np.setdiff1d(np.arange(count), group))
+            error, variance = _mix(shares, self._errors[:, group], self._variances[:, group])
+            scores[group], weights[group] = error / np.sqrt(variance), 1.0 / len(group)
+        return scores, weights
+
+    def _weigh(self, kept: IntArray) -> FloatArray:
+        apart = np.minimum(np.abs(self._errors[:, kept]), _MOST_ERROR).sum(axis=1)
+        mean = (apart + _USUAL_COUNT * _USUAL_ERROR) / (len(kept) + _USUAL_COUNT)
+        shares = self._priors * _shares(mean, len(kept))
+        return np.asarray(shares / shares.sum())
+
+
+def _shares(mean_error: FloatArray, count: int) -> FloatArray:
+    """Returns shares by the Laplace likelihood of ``count`` errors with these mean errors."""
+    logs = -count * np.log(mean_error)
+    shares = np.exp(logs - logs.max())
+    return np.asarray(shares / shares.sum())
+
+
+def _mix(
+    shares: FloatArray, means: FloatArray, variances: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the mean and the total variance of a mixture of m members at n points, shape (n,)."""
+    mean = shares @ means
+    return mean, shares @ (variances + (means - mean) ** 2)
