@@ -31,7 +31,7 @@ from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.systems import Suite, System, systems
 
 OWN = "as published"
-KEPT = {"modelless", "modelless-elastic", "proteus", "infadapter"}
+KEPT = {"modelless", "proteus", "infadapter"}
 """Systems that keep their suites."""
 
 _PUBLISHED = "-published"
@@ -40,14 +40,14 @@ _PUBLISHED = "-published"
 SCALINGS: Mapping[str, Suite] = {
     "fixed": {"scaling": "fixed"},
     "one-variant": {"scaling": "one-variant"},
-    "demand-value": {"scaling": "demand-value", "forecast": "ewma"},
+    "expected-value": {"scaling": "expected-value", "forecast": "ewma"},
     "on-demand": {"scaling": "on-demand"},
     "unserved-demand": {"scaling": "unserved-demand"},
     "infaas-autoscaler": {"scaling": "infaas-autoscaler", "placement": "least-utilised"},
     "workload-variant": {"scaling": "workload-variant"},
 }
 EVICTIONS = ("lru", "miss-cost")
-EVICTS = {"demand-value", "on-demand", "unserved-demand"}
+EVICTS = {"expected-value", "on-demand", "unserved-demand"}
 """Scaling policies that want more than there is room for, so that eviction matters."""
 
 

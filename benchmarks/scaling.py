@@ -113,7 +113,7 @@ def measure(mode: str, per_s: float, arguments: argparse.Namespace) -> dict[str,
             "tasks": ["imagenet"],
             "gateways": {"count": 1, "device_class": None},
             "pools": [{**POOL, **pool}],
-            "policies": {"scaling": {"policy": "elastic", "down_after_s": 10.0}},
+            "policies": {"scaling": {"policy": "expected-value", "pools": {"down_after_s": 10.0}}},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
         task = arguments.variant if is_one_variant else "imagenet"

@@ -188,15 +188,15 @@ class PolicySettings(_Section):
         "best-value", description="chooses a variant and a device for each query"
     )
     scaling: PolicySpecification = Field(
-        "fixed", description="sets the number of instances and workers"
+        "expected-value", description="sets the number of instances and workers"
     )
     placement: PolicySpecification = Field(
         "most-free-memory", description="chooses the worker for an instance"
     )
     eviction: PolicySpecification = Field(
-        "lru", description="ranks instances for eviction when memory is short"
+        "miss-cost", description="ranks instances for eviction when memory is short"
     )
-    forecast: PolicySpecification = Field("last-value", description="predicts demand")
+    forecast: PolicySpecification = Field("ewma", description="predicts demand")
 
 
 class ResidencySettings(_Section):

@@ -60,8 +60,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "proteus-batching": f"{_HOME}.batching.proteus:ProteusBatching",
     },
     ScalingPolicy: {
-        "demand-value": f"{_HOME}.scaling.demand_value.demand_value:DemandValue",
-        "elastic": f"{_HOME}.scaling.elastic:Elastic",
+        "expected-value": f"{_HOME}.scaling.expected_value.expected_value:ExpectedValue",
         "fixed": f"{_HOME}.scaling.fixed:Fixed",
         "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",
         "infadapter": f"{_HOME}.scaling.infadapter:InfAdapter",

@@ -48,7 +48,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
     "ongoing-requests": {"fits_memory": False, "keeps_pools": False},
     "predictive": {"fits_memory": False, "keeps_pools": False},
     "one-variant": {"fits_memory": False},  # each task has a variant, whatever there is room for
-    "demand-value": {"keeps_pools": False},
+    "expected-value": {"keeps_pools": False},
     "aimd": {"keeps_deadlines": False},
     "nexus": {"never_idles": False},
     "planned-shares": {"keeps_deadlines": False},
@@ -73,8 +73,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "slack-fit": [{"buckets": 1}],
     "model-switching": [{"period_s": 0.5, "utilisation": 1.0, "calm_periods": 1}],
     "aimd": [{"step": 2.0, "backoff": 0.5, "objective_s": 0.05}],
-    "demand-value": [{"scale_workers": True, "most_workers": {"gpu-1": 2}, "horizon_s": 20.0}],
-    "elastic": [{"down_after_s": 0.0, "zero_after_s": 5.0, "accuracy_usd": 0.001}],
+    "expected-value": [{"pools": {"down_after_s": 0.0, "zero_after_s": 5.0}}],
     "fixed": [{"workers": {"cpu-1": 3}, "keep_dominated": False}],
     "infaas": [{"quantile": "p50", "accelerators": ["gpu-1"]}, {"objective": "accuracy"}],
     "infaas-autoscaler": [

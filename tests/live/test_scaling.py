@@ -20,7 +20,7 @@ CONFIG = """
 gateways: {count: 1, device_class: null}
 pools: [{device_class: cpu-1, workers: 0, min_workers: 0, max_workers: 2}]
 policies:
-  scaling: {policy: elastic, utilisation: 0.0002, down_after_s: 3, zero_after_s: 4}
+  scaling: {policy: expected-value, pools: {utilisation: 0.0002, down_after_s: 3, zero_after_s: 4}}
 """
 """A worker is planned to be busy so little that a few clients are work for two."""
 

@@ -198,13 +198,9 @@ GROWING: dict[str, Any] = {
         {"kind": "load-fails", "worker": "*", "at_s": 20, "until_s": 24},
     ],
 }
-ELASTIC = {"policy": "elastic", "down_after_s": 5.0, "zero_after_s": 10.0}
+ELASTIC = {"policy": "expected-value", "pools": {"down_after_s": 5.0, "zero_after_s": 10.0}}
 SCALING: dict[str, tuple[Any, set[str]]] = {
     "elastic": (ELASTIC, {"resized", "worker-up", "worker-down", "worker-gone", "load-failed"}),
-    "demand-value": (
-        {"policy": "demand-value", "scale_workers": True},
-        {"worker-up", "worker-gone"},
-    ),
     "ongoing-requests": (
         {"policy": "ongoing-requests", "upscale_delay_s": 2.0, "downscale_delay_s": 5.0},
         {"worker-up", "worker-gone"},

@@ -32,7 +32,7 @@ def step_world(
     """A world whose rate follows ``(from second, queries a second)``."""
     rows = "".join(f"{start},only,{rate}\n" for start, rate in steps)
     (folder / "rates.csv").write_text("start_s,stream,rate_per_s\n" + rows)
-    elastic = {"policy": "elastic", "down_after_s": 10.0, "zero_after_s": 10.0}
+    elastic = {"policy": "expected-value", "pools": {"down_after_s": 10.0, "zero_after_s": 10.0}}
     world = {
         "name": "step",
         "seed": 3,

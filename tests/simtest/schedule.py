@@ -25,8 +25,8 @@ SELECTIONS = (
     "planned-shares", "infaas", "model-switching", "random",
 )  # fmt: skip
 SCALINGS = (
-    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-    "predictive", "proteus", "elastic",
+    "on-demand", "workload-variant", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
+    "predictive", "proteus", "expected-value",
 )  # fmt: skip
 EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
 FAULTS = (
@@ -101,8 +101,10 @@ def settings_of(setup: Setup, offset_s: float = 0.0) -> Settings:
     scaling: dict[str, Any] = {"policy": setup.scaling}
     if setup.scaling == RESTLESS:
         scaling["until_s"] = setup.end_s + offset_s
-    elif setup.scaling in ("proteus", "elastic"):
+    elif setup.scaling == "proteus":
         scaling["node_limit"] = 20  # unlike a limit on time, it is the same in every run
+    elif setup.scaling == "expected-value":
+        scaling["pools"] = {"node_limit": 20}
     pool = {
         "device_class": WORKERS,
         "workers": setup.workers,

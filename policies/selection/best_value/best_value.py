@@ -274,7 +274,7 @@ class BestValue(SelectionPolicy):
             pool.price,
             max(waited, fill),
             self._miss_points,
-            pool.higher.get(queries[0].priority),
+            pool.higher.get(rank(queries[0])),
             pool.next_idle_s(worker.worker_id, now_s),
         )
         best: Batch | None = None
@@ -354,7 +354,7 @@ class BestValue(SelectionPolicy):
         ``others`` are of the first rank, and go before ``fillers``.
         """
         row = menu.variant_ids.index(batch.variant_id)
-        higher = pool.higher.get(fillers[0].priority)
+        higher = pool.higher.get(rank(fillers[0]))
         idle_s = pool.next_idle_s(worker.worker_id, now_s)
         busy_s = np.minimum(menu.busy_s[row], idle_s)
         lost = higher.lost(busy_s) if higher is not None else np.zeros(menu.most)
@@ -450,21 +450,23 @@ class BestValue(SelectionPolicy):
 
         ``weight``: what one of them counts, in queries of the priority itself.
         """
-        priorities = sorted({kind.priority for kind in rates})
+        worth = [
+            (
+                kind.priority,
+                weight * rate * (self._miss_points + offers[kind].accuracy_percent[0]),
+                offers[kind].patience_s,
+            )
+            for kind, rate in rates.items()
+            if offers[kind].patience_s > 0.0
+        ]
         higher = {}
-        for priority in priorities[:-1]:
-            above = [
-                (
-                    weight * rate * (self._miss_points + offers[kind].accuracy_percent[0]),
-                    offers[kind],
-                )
-                for kind, rate in rates.items()
-                if kind.priority > priority and offers[kind].patience_s > 0.0
-            ]
-            points_per_s = np.array([points for points, _ in above])
-            patience_s = np.array([offer.patience_s for _, offer in above])
-            if above:
-                higher[priority] = Higher(points_per_s, patience_s)
+        for priority in {kind.priority for kind in rates}:
+            for demoted in (False, True):
+                above = [each for each in worth if each[0] >= priority + (not demoted)]
+                if above:
+                    points_per_s = np.array([points for _, points, _ in above])
+                    patience_s = np.array([patience_s for *_, patience_s in above])
+                    higher[demoted - 2 * priority] = Higher(points_per_s, patience_s)
         return higher
 
 

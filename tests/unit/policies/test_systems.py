@@ -24,7 +24,7 @@ def test_the_packaged_systems_are_whole() -> None:
     assert {"infaas", "proteus", "clockwork", "ray-serve", "static-fastest"} <= known.keys()
     assert known["modelless"].policies == {
         "selection": "best-value",
-        "scaling": "demand-value",
+        "scaling": "expected-value",
         "eviction": "miss-cost",
         "forecast": "ewma",
     }

@@ -1,4 +1,4 @@
-"""The planning problem of ``elastic``: the costs and gains of workers as columns.
+"""The planning problem of ``PoolSizes``: the costs and gains of workers as columns.
 
 The integer program and the greedy planner share it.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.policies.scaling.demand_value.offer import Offer
+from modelless.policies.scaling.expected_value.offer import Offer
 from modelless.policies.views import FloatArray, Pool
 from modelless.variants.vocabulary import DeviceClass
 
@@ -32,7 +32,7 @@ class Prices(NamedTuple):
     horizon_s: float
 
 
-class ElasticProblem:
+class PoolProblem:
     """A demand, and the workers that could serve it. A *slot* is a pool's worker of one size.
 
     Args:

@@ -1,59 +1,52 @@
-"""Elastic: starts as many workers as pay, each of the size that pays, down to none.
+"""The number and the sizes of workers, in pools that may grow: as many as pay, down to none.
 
-It scales up at once. It scales down only to the most expensive plan that was the best at any time
-in a window (the stabilisation window of Kubernetes' Horizontal Pod Autoscaler). It decides what
-workers hold as ``demand-value`` does, so the variants follow the load as well. On a disturbed
-machine workers may be slower than profiled: while busy workers miss deadlines, the policy
-multiplies demand by a growing factor (*strain*), which falls slowly afterwards.
+They grow at once. They shrink only to the most expensive plan that was the best at any time in a
+window (the stabilisation window of Kubernetes' Horizontal Pod Autoscaler). On a disturbed machine
+workers may be slower than profiled: while busy workers miss deadlines, demand is multiplied by a
+growing factor (*strain*), which falls slowly afterwards.
 
 The plan is the proven best of a mixed-integer program. If the search ends without a proof, it is
-the better of the plan found and a greedy plan (``elastic_program``). A limit on the work ends the
+the better of the plan found and a greedy plan (``pool_program``). A limit on the work ends the
 search, so that the same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from math import inf
 
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.plan_quality import PlanQuality
-from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_value.demand_value import DemandValue
-from modelless.policies.scaling.demand_value.offer import offer_of
-from modelless.policies.scaling.demand_value.rates import KindRate, KindRates
-from modelless.policies.scaling.demand_value.worth import worth_of
-from modelless.policies.scaling.elastic_problem import Prices
-from modelless.policies.scaling.elastic_program import (
+from modelless.policies.scaling.expected_value.offer import offer_of
+from modelless.policies.scaling.expected_value.pool_problem import Prices
+from modelless.policies.scaling.expected_value.pool_program import (
     Plan,
     best_plan,
     merged,
     present_plan,
     rent_usd_per_s,
 )
+from modelless.policies.scaling.expected_value.rates import KindRate
+from modelless.policies.scaling.expected_value.worth import service_of
 from modelless.policies.scaling.mixed_integer import SolverLimits
-from modelless.policies.seams import ScalingPolicy
-from modelless.policies.views import ClusterView, Targets
+from modelless.policies.views import ClusterView
 
 _GAP = 1e-6
-_MEMORY_S = 60.0
 _MOST_PLANS = 1024
 _MISSED = 0.01  # of the arrivals: more than this is too many
 _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
 
-class Elastic(ScalingPolicy):
-    """Workers by number and size, worth less rent; ``demand-value`` decides what they hold.
+class PoolSizes:
+    """Plans the workers of pools by what they earn less their rent.
 
     Args:
         query_usd: value of an answer in time.
         accuracy_usd: further value of a perfectly accurate answer.
         utilisation: the share of a worker's time to plan with, above 0 and up to 1.
-        slack: a variant suits a latency limit if its median time is at most the limit divided by
-            this.
         down_after_s: seconds without a break for which fewer or smaller workers must have been
             enough.
         zero_after_s: seconds without any query after which no demand is expected.
@@ -68,7 +61,6 @@ class Elastic(ScalingPolicy):
         query_usd: float = 0.001,
         accuracy_usd: float = 0.00001,
         utilisation: float = 0.7,
-        slack: float = 2.0,
         down_after_s: float = 30.0,
         zero_after_s: float = 60.0,
         horizon_s: float = 120.0,
@@ -89,41 +81,37 @@ class Elastic(ScalingPolicy):
         self.prices = Prices(query_usd, accuracy_usd, horizon_s)
         self.down_after_s = down_after_s
         self.zero_after_s = zero_after_s
-        self._instances = DemandValue(horizon_s=horizon_s, utilisation=utilisation, slack=slack)
         self.utilisation = utilisation
-        self.slack = slack
-        self._rates = KindRates(_MEMORY_S)
         self._asked_s: float | None = None  # time of the last query
         self._strain = 1.0
-        self._quality: PlanQuality | None = None  # of this view's plan
+        self.quality: PlanQuality | None = None
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
 
-    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        self._rates.observe(view)
-        held = self._instances.targets(view, forecast_per_s)
-        self._quality = None
-        workers = self._workers(view, forecast_per_s) if view.pools else {}
-        return Targets(
-            held.instances, workers, Reason.OPTIMISED, held.shares, quality=self._quality
-        )
+    def workers(self, view: ClusterView, kinds: Sequence[KindRate]) -> dict[str, int]:
+        """Returns wanted workers by device class; none if no pool may change.
 
-    def _workers(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> dict[str, int]:
-        """Returns wanted workers by device class; before any query, those that exist."""
+        Before any query, those that exist are wanted.
+
+        Args:
+            view: the cluster.
+            kinds: the queries to expect.
+        """
+        self.quality = None
+        if not any(pool.max_workers > pool.min_workers or pool.sizes[1:] for pool in view.pools):
+            return {}
         present = present_plan(view.workers)
-        expected = self._expected(view, forecast_per_s)
+        expected = self._expected(view, kinds)
         plan = present if expected is None else self._best(view, expected, present)
         kept = self._stabilise(view, plan)
-        if self._quality is not None and kept != plan:
-            self._quality = self._quality._replace(remark="a dearer one of late is kept for now")
+        if self.quality is not None and kept != plan:
+            self.quality = self.quality._replace(remark="a dearer one of late is kept for now")
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
         for source in (kept, _unpooled(view, present)):
             for (_, size), count in source.items():
                 wanted[size] = wanted.get(size, 0) + count
         return {size: count for size, count in wanted.items() if size in view.device_classes}
 
-    def _expected(
-        self, view: ClusterView, forecast_per_s: Mapping[str, float]
-    ) -> list[KindRate] | None:
+    def _expected(self, view: ClusterView, kinds: Sequence[KindRate]) -> list[KindRate] | None:
         """Returns the demand to plan for; None before any query."""
         if any(rate > 0.0 for rate in view.arrivals_per_s.values()) or view.open_queries:
             self._asked_s = view.now_s
@@ -132,9 +120,7 @@ class Elastic(ScalingPolicy):
         if view.now_s - self._asked_s >= self.zero_after_s:
             return []
         self._update_strain(view)
-        tasks = {variant.task for variant in view.variants}
-        told = self._rates.rates(forecast_per_s, len(tasks))
-        return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in told]
+        return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in kinds]
 
     def _update_strain(self, view: ClusterView) -> None:
         """Learn whether busy workers miss deadlines."""
@@ -150,9 +136,11 @@ class Elastic(ScalingPolicy):
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
-        plenty = np.full(len(names), inf)
-        worth = worth_of(expected, offer, self.slack, plenty, np.zeros(len(names)))
-        rate_per_s, time_s = worth.rate_per_s, worth.time_s
+        rate_per_s = np.array([kind.rate_per_s for kind in expected])
+        time_s = np.full((len(expected), len(offer.placements)), inf)
+        service = service_of(expected, offer)
+        number, column = np.nonzero(service.can)
+        time_s[number, service.rows[number, column]] = service.time_s[number, column]
         if expected:
             rate_per_s, time_s = merged(rate_per_s, time_s)
         found = best_plan(
@@ -168,7 +156,7 @@ class Elastic(ScalingPolicy):
         )
         plan = present
         if found is not None:
-            plan, self._quality = found
+            plan, self.quality = found
         scaled = {pool.name for pool in view.pools if pool.max_workers > 0}
         is_idle = not plan.total() and all(worker.pool in scaled for worker in view.workers)
         if is_idle and view.open_queries:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.policies.plan_quality import PlanQuality, PlanSource
-from modelless.policies.scaling.demand_value.offer import Offer
-from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
+from modelless.policies.scaling.expected_value.offer import Offer
+from modelless.policies.scaling.expected_value.pool_problem import PoolProblem, Prices
 from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import FloatArray, Pool, WorkerState
 from modelless.variants.vocabulary import DeviceClass
@@ -83,9 +83,7 @@ def best_plan(
         prices: values of answers.
         limits: limits of the search.
     """
-    problem = ElasticProblem(
-        rate_per_s, time_s, offer, pools, present, classes, utilisation, prices
-    )
+    problem = PoolProblem(rate_per_s, time_s, offer, pools, present, classes, utilisation, prices)
     program = program_of(problem)
     found, source = program.maximise(limits), PlanSource.PROGRAM
     by_clock = found.by_clock
@@ -114,7 +112,7 @@ def _gap(found: SolverResult, bound: float) -> float:
     return (bound - found.worth) / max(abs(found.worth), 1e-9)
 
 
-def _plan_of(problem: ElasticProblem, counts: FloatArray) -> Plan:
+def _plan_of(problem: PoolProblem, counts: FloatArray) -> Plan:
     return Counter(
         {
             (pool.name, size): round(count)
@@ -123,7 +121,7 @@ def _plan_of(problem: ElasticProblem, counts: FloatArray) -> Plan:
     )
 
 
-def program_of(problem: ElasticProblem) -> MixedIntegerProgram:
+def program_of(problem: PoolProblem) -> MixedIntegerProgram:
     """Returns the program of a problem.
 
     The columns are workers by slot, queries a second by flow, resized or started workers by slot,
@@ -183,7 +181,7 @@ class _Pair(NamedTuple):
         return self.usd / self.seconds
 
 
-def greedy_counts(problem: ElasticProblem) -> FloatArray | None:
+def greedy_counts(problem: PoolProblem) -> FloatArray | None:
     """Returns the workers by slot; None if no plan found keeps the pools' bounds."""
     if not problem.slots:
         return np.zeros(0)
@@ -204,7 +202,7 @@ def greedy_counts(problem: ElasticProblem) -> FloatArray | None:
     return counts if not _broken(problem, counts[None, :])[0] else None
 
 
-def _steps(problem: ElasticProblem) -> FloatArray:
+def _steps(problem: PoolProblem) -> FloatArray:
     """Returns the possible steps of a plan, shape (steps, slots)."""
     one = np.eye(len(problem.slots))
     moves = [sign * row for row in one for sign in (1.0, -1.0)]
@@ -219,7 +217,7 @@ def _steps(problem: ElasticProblem) -> FloatArray:
     return np.array([size * move for size in sizes for move in moves])
 
 
-def _orders(problem: ElasticProblem) -> tuple[list[_Pair], ...]:
+def _orders(problem: PoolProblem) -> tuple[list[_Pair], ...]:
     """Returns the orders in which the workers' time is given away.
 
     The first order is by earnings a second; the second is the same with the kinds first that the
@@ -240,7 +238,7 @@ def _orders(problem: ElasticProblem) -> tuple[list[_Pair], ...]:
     return by_worth, by_need, by_query + by_worth
 
 
-def _broken(problem: ElasticProblem, plans: FloatArray) -> FloatArray:
+def _broken(problem: PoolProblem, plans: FloatArray) -> FloatArray:
     """Returns by how many workers and cores each plan breaks the pools' bounds, shape (plans,)."""
     broken = np.zeros(len(plans))
     for number in range(len(problem.pools)):
@@ -253,7 +251,7 @@ def _broken(problem: ElasticProblem, plans: FloatArray) -> FloatArray:
 
 
 def _earned(
-    problem: ElasticProblem, orders: Sequence[Sequence[_Pair]], plans: FloatArray
+    problem: PoolProblem, orders: Sequence[Sequence[_Pair]], plans: FloatArray
 ) -> FloatArray:
     """Returns the earnings of each plan, US dollars a second, shape (plans,).
 
@@ -271,7 +269,7 @@ def _earned(
     return result
 
 
-def _served_usd(problem: ElasticProblem, order: Sequence[_Pair], plans: FloatArray) -> FloatArray:
+def _served_usd(problem: PoolProblem, order: Sequence[_Pair], plans: FloatArray) -> FloatArray:
     """Returns the worth of answers a second if the workers' time is given away in this order."""
     left = [
         problem.utilisation * (plans[:, problem.class_of_slot == number].sum(axis=1) + elsewhere)

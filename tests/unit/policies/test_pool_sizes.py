@@ -1,4 +1,4 @@
-"""Elastic scaling: what pays is wanted, at once upwards and patiently downwards."""
+"""Pools: the workers that pay are wanted, at once upwards and patiently downwards."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_value.offer import offer_of
-from modelless.policies.scaling.elastic import Elastic
-from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
-from modelless.policies.scaling.elastic_program import greedy_counts, program_of
+from modelless.policies.scaling.expected_value.expected_value import ExpectedValue
+from modelless.policies.scaling.expected_value.offer import offer_of
+from modelless.policies.scaling.expected_value.pool_problem import PoolProblem, Prices
+from modelless.policies.scaling.expected_value.pool_program import greedy_counts, program_of
 from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import (
     ClusterView,
@@ -80,7 +80,11 @@ SIZE = Pool("cpu-1", ("cpu-1", "cpu-2"), 1, 1, start_s=5.0)
 BOTH = Pool("cpu-1", ("cpu-1", "cpu-2"), 1, 3, max_cores=3, start_s=5.0)
 
 
-def wanted(policy: Elastic, seen: ClusterView) -> dict[str, int]:
+def scaled(**pools: Any) -> ExpectedValue:
+    return ExpectedValue(pools=pools)
+
+
+def wanted(policy: ExpectedValue, seen: ClusterView) -> dict[str, int]:
     targets = policy.targets(seen, {})
     assert targets.reason is Reason.OPTIMISED
     return dict(targets.workers)
@@ -90,34 +94,34 @@ def wanted(policy: Elastic, seen: ClusterView) -> dict[str, int]:
     ("rate_per_s", "count"), [(10.0, 1), (34.0, 1), (36.0, 2), (100.0, 3), (1000.0, 4)]
 )
 def test_as_many_workers_as_demand_fills_within_the_bounds(rate_per_s: float, count: int) -> None:
-    assert wanted(Elastic(), view(0.0, rate_per_s, "cpu-1", pool=NUMBER)) == {"cpu-1": count}
+    assert wanted(scaled(), view(0.0, rate_per_s, "cpu-1", pool=NUMBER)) == {"cpu-1": count}
 
 
 def test_a_worker_is_resized_where_there_may_not_be_more() -> None:
-    assert wanted(Elastic(), view(0.0, 10.0, "cpu-1", pool=SIZE)) == {"cpu-1": 1, "cpu-2": 0}
-    assert wanted(Elastic(), view(0.0, 50.0, "cpu-1", pool=SIZE)) == {"cpu-1": 0, "cpu-2": 1}
+    assert wanted(scaled(), view(0.0, 10.0, "cpu-1", pool=SIZE)) == {"cpu-1": 1, "cpu-2": 0}
+    assert wanted(scaled(), view(0.0, 50.0, "cpu-1", pool=SIZE)) == {"cpu-1": 0, "cpu-2": 1}
 
 
 def test_a_deadline_that_only_a_larger_worker_keeps_is_worth_one() -> None:
-    seen = view(0.0, 5.0, "cpu-1", pool=BOTH, latency_s=0.03)  # 20 ms x slack 2 is too slow
-    assert wanted(Elastic(slack=2.0), seen) == {"cpu-1": 0, "cpu-2": 1}
+    seen = view(0.0, 5.0, "cpu-1", pool=BOTH, latency_s=0.021)  # 20 ms are not sure
+    assert wanted(scaled(), seen) == {"cpu-1": 0, "cpu-2": 1}
 
 
 def test_two_small_workers_do_more_than_a_large_one_for_the_same_rent() -> None:
-    assert wanted(Elastic(), view(0.0, 60.0, "cpu-1", pool=BOTH)) == {"cpu-1": 2, "cpu-2": 0}
+    assert wanted(scaled(), view(0.0, 60.0, "cpu-1", pool=BOTH)) == {"cpu-1": 2, "cpu-2": 0}
 
 
 def test_a_quicker_variant_spares_a_worker_unless_clients_or_accuracy_are_worth_one() -> None:
     variants = (facts(GOOD, 75.0, 0.02), facts(QUICK, 60.0, 0.004))
     seen = view(0.0, 60.0, "cpu-1", pool=NUMBER, variants=variants)
-    assert wanted(Elastic(accuracy_usd=0.0), seen) == {"cpu-1": 1}
-    assert wanted(Elastic(accuracy_usd=0.001), seen) == {"cpu-1": 2}
+    assert wanted(scaled(accuracy_usd=0.0), seen) == {"cpu-1": 1}
+    assert wanted(scaled(accuracy_usd=0.001), seen) == {"cpu-1": 2}
     insisting = view(0.0, 60.0, "cpu-1", pool=NUMBER, variants=variants, floor=70.0)
-    assert wanted(Elastic(accuracy_usd=0.0), insisting) == {"cpu-1": 2}
+    assert wanted(scaled(accuracy_usd=0.0), insisting) == {"cpu-1": 2}
 
 
 def test_up_at_once_and_down_only_after_a_while() -> None:
-    policy = Elastic(down_after_s=10.0, zero_after_s=1000.0)
+    policy = scaled(down_after_s=10.0, zero_after_s=1000.0)
     counts: list[int] = []
     for second in range(60):
         rate_per_s = 60.0 if 5 <= second < 20 else 5.0
@@ -133,7 +137,7 @@ def test_up_at_once_and_down_only_after_a_while() -> None:
 
 def test_without_queries_for_long_enough_nothing_is_kept() -> None:
     pool = replace(NUMBER, min_workers=0)
-    policy = Elastic(down_after_s=2.0, zero_after_s=5.0)
+    policy = scaled(down_after_s=2.0, zero_after_s=5.0)
     assert wanted(policy, view(0.0, 5.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
     assert wanted(policy, view(4.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
     assert wanted(policy, view(5.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
@@ -143,7 +147,7 @@ def test_without_queries_for_long_enough_nothing_is_kept() -> None:
 
 def test_whoever_waits_for_a_worker_that_is_slow_to_start_is_not_given_up() -> None:
     pool = replace(NUMBER, min_workers=0)
-    policy = Elastic(query_usd=1e-5, down_after_s=2.0, zero_after_s=5.0)
+    policy = scaled(query_usd=1e-5, down_after_s=2.0, zero_after_s=5.0)
     for now_s in range(60):
         assert wanted(policy, view(float(now_s), 0.0, pool=pool)) == {"cpu-1": 0}
     first = replace(view(60.0, 1.0, pool=pool), open_queries={"t": 1})
@@ -160,7 +164,7 @@ def test_it_is_one_of_the_cheapest_that_serves_them_in_time_and_only_where_nobod
     gateways = Pool("gateways", ("cpu-1",), 0, 0)
 
     def first(rate_per_s: float, latency_s: float, *sizes: str, pool: Pool = both) -> int | str:
-        policy = Elastic(query_usd=1e-9, accuracy_usd=0.0, down_after_s=0.0)
+        policy = scaled(query_usd=1e-9, accuracy_usd=0.0, down_after_s=0.0)
         seen = view(0.0, rate_per_s, *sizes, pool=pool, latency_s=latency_s)
         seen = replace(seen, open_queries={"t": 9}, pools=(both, gateways))
         workers = wanted(policy, seen)
@@ -168,22 +172,22 @@ def test_it_is_one_of_the_cheapest_that_serves_them_in_time_and_only_where_nobod
 
     assert first(1.0, 0.5) == "cpu-1"
     assert first(500.0, 0.5) == "cpu-1", "however many do not pay"
-    assert first(1.0, 0.03) == "cpu-2", "20 ms x slack 2 is too slow"
+    assert first(1.0, 0.021) == "cpu-2", "20 ms are not sure"
     assert first(1.0, 0.01) == "", "nobody can"
     assert first(1.0, 0.5, "cpu-1", pool=gateways) == "cpu-1", "the gateway's own, and no other"
 
 
 def test_before_anything_came_all_stays_as_it_is() -> None:
-    assert wanted(Elastic(), view(0.0, 0.0, "cpu-1", "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
+    assert wanted(scaled(), view(0.0, 0.0, "cpu-1", "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
 
 
 def test_busy_workers_that_miss_deadlines_are_given_help_whatever_profiles_say() -> None:
-    policy = Elastic()
+    policy = scaled()
     for second in range(8):
         seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0)
         count = policy.targets(seen, {}).workers["cpu-1"]
     assert count >= 2
-    calm = Elastic()
+    calm = scaled()
     for second in range(8):
         seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, missed_per_s=5.0)
         count = calm.targets(seen, {}).workers["cpu-1"]
@@ -193,7 +197,7 @@ def test_busy_workers_that_miss_deadlines_are_given_help_whatever_profiles_say()
 def test_workers_of_no_pool_are_left_as_they_are() -> None:
     seen = view(0.0, 5.0, "cpu-1", pool=NUMBER)
     stranger = replace(seen.workers[0], worker_id="x", device_class="cpu-2", pool="elsewhere")
-    assert wanted(Elastic(), replace(seen, workers=(*seen.workers, stranger)))["cpu-2"] == 1
+    assert wanted(scaled(), replace(seen, workers=(*seen.workers, stranger)))["cpu-2"] == 1
 
 
 @pytest.mark.parametrize(
@@ -209,7 +213,7 @@ def test_workers_of_no_pool_are_left_as_they_are() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     (name,) = settings
     with pytest.raises(InvalidInputError, match=name):
-        Elastic(**settings)
+        scaled(**settings)
 
 
 # -- what is known of a plan, and what is done where the program gives none ---------------------
@@ -221,7 +225,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
     rate_per_s: float, count: int
 ) -> None:
-    policy = Elastic(node_limit=0)
+    policy = scaled(node_limit=0)
     targets = policy.targets(view(0.0, rate_per_s, "cpu-1", pool=NUMBER), {})
     assert dict(targets.workers) == {"cpu-1": count}
     assert targets.quality is not None
@@ -229,7 +233,7 @@ def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
 
 
 def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while() -> None:
-    policy = Elastic(down_after_s=1000.0)
+    policy = scaled(down_after_s=1000.0)
     words = []
     for now_s, rate_per_s in ((0.0, 60.0), (900.0, 5.0)):  # the first rate is forgotten by then
         seen = view(now_s, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
@@ -242,7 +246,7 @@ def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while(
     ]
 
 
-def some_problem(seed: int) -> ElasticProblem:
+def some_problem(seed: int) -> PoolProblem:
     """A few kinds, variants, sizes and pools."""
     rng = np.random.default_rng(seed)
     variants = tuple(
@@ -258,7 +262,7 @@ def some_problem(seed: int) -> ElasticProblem:
     present = Counter({("cpu-1", "cpu-1"): int(rng.integers(1, 4)), ("cpu-2", "cpu-2"): 1})
     rates = rng.uniform(1.0, 150.0, 3)
     prices = Prices(float(rng.choice([1e-6, 1e-3])), 1e-5, 120.0)
-    return ElasticProblem(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
+    return PoolProblem(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
 
 
 LIMITS = SolverLimits(10_000, 1e-9, 60.0)
@@ -296,9 +300,9 @@ def test_a_poor_plan_of_the_solver_is_not_taken(monkeypatch: pytest.MonkeyPatch)
 
     search = MixedIntegerProgram.maximise
     monkeypatch.setattr(MixedIntegerProgram, "maximise", remembered)
-    assert wanted(Elastic(), seen) == {"cpu-1": 3}
+    assert wanted(scaled(), seen) == {"cpu-1": 3}
     monkeypatch.setattr(MixedIntegerProgram, "maximise", poor)
-    targets = Elastic().targets(seen, {})
+    targets = scaled().targets(seen, {})
     assert dict(targets.workers) == {"cpu-1": 3}
     assert targets.quality is not None
     assert targets.quality.words() == "greedy, within 1 % of the bound"

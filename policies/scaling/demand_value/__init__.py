@@ -1,1 +1,0 @@
-"""The scaling policy ``demand-value``."""

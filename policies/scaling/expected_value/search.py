@@ -1,0 +1,293 @@
+"""The search for what workers should hold: moves that gain more than they cost, with confidence.
+
+A query is served by the best placement among the workers that can begin it in time. If worker w
+offers it a gain of g_w and is blocked with probability b_w, independently of the others, its
+expected gain is that of the best free offer,
+
+    E[max] = integral over x > 0 of 1 - product over all w with g_w > x of b_w,
+
+so a second copy is worth what the first cannot serve, and a better variant what it is better by. A
+load gains its share of that from when it is loaded to the horizon. What it displaces loses its own
+for the whole horizon. Rates are known from counts, so gain and loss have a variance: variants are
+displaced only if the gain exceeds the loss by a number of standard deviations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.scaling.expected_value.offer import IntArray, Offer
+from modelless.policies.scaling.expected_value.worth import TaskWorth
+from modelless.policies.views import FloatArray
+
+_LEAST_LEFT = 0.01
+"""A load into free room that ends after the horizon counts as if this share of it was left."""
+_MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What each worker holds, and may hold; changed by the search.
+
+    Attributes:
+        held: shape (p, w).
+        movable: what may be displaced, shape (p, w).
+        allowed: what may be loaded, shape (p, w).
+        free_bytes: shape (w,).
+        bytes: of each held instance, shape (p, w).
+    """
+
+    held: NDArray[np.bool_]
+    movable: NDArray[np.bool_]
+    allowed: NDArray[np.bool_]
+    free_bytes: FloatArray
+    bytes: FloatArray
+
+
+class Search:
+    """Improves holdings move by move.
+
+    Args:
+        offer: the placements.
+        tasks: what they are worth.
+        holdings: what is there.
+        horizon_s: for how long what is held gains, seconds.
+        confidence_z: standard deviations by which a gain must exceed a loss.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        tasks: Sequence[TaskWorth],
+        holdings: Holdings,
+        horizon_s: float,
+        confidence_z: float,
+    ) -> None:
+        self._offer, self._tasks, self._now = offer, tasks, holdings
+        self._horizon_s, self._confidence_z = horizon_s, confidence_z
+        self._task_of = np.full(len(offer.placements), -1, dtype=np.intp)
+        for number, task in enumerate(tasks):
+            self._task_of[task.rows] = number
+        self._states = [_TaskState(task, holdings.held) for task in tasks]
+        shape = holdings.held.shape
+        self._gain, self._loss = np.zeros(shape), np.zeros(shape)  # points a second
+        for number in range(len(tasks)):
+            self._update(number)
+        self._busy_s = np.zeros(shape[1])  # of loads that are planned, one after the other
+        self.added: list[int] = []
+
+    def run(self) -> None:
+        """Fill free room, then displace what is worth less."""
+        self._fill()
+        self._displace()
+
+    def _update(self, number: int) -> None:
+        rows = self._tasks[number].rows
+        self._gain[rows], self._loss[rows] = self._states[number].changes(self._now.held[rows])
+
+    def _left_s(self) -> FloatArray:
+        """Returns how long each load would gain if it began now, shape (p, w)."""
+        left_s: FloatArray = self._horizon_s - self._busy_s - self._offer.load_s[:, None]
+        return left_s
+
+    def _fill(self) -> None:
+        size = np.maximum(self._offer.memory_bytes, 1.0)[:, None]
+        while True:
+            left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
+            fits = self._now.allowed & (size <= self._now.free_bytes)
+            density = np.where(fits, self._gain * left_s, 0.0) / size
+            row, worker = divmod(int(density.argmax()), density.shape[1])
+            if not density[row, worker] > 0.0:
+                return
+            self._apply(row, worker, [])
+
+    def _displace(self) -> None:
+        """Make at most one move on each worker: what loads at once is all that is certain."""
+        possible = self._now.allowed & (self._gain > 0.0)
+        net = self._net(possible)
+        for _ in range(_MOST_REJECTED + possible.shape[1]):
+            best = int(net.argmax()) if net.size else 0
+            if not (net.size and net.flat[best] > 0.0):
+                return
+            row, worker = divmod(best, net.shape[1])
+            gone = self._victims(row, worker)
+            if gone is None:
+                net[row, worker] = -np.inf
+                continue
+            self._apply(row, worker, gone)
+            possible[:, worker] = False
+            net = self._net(possible & np.isfinite(net))
+
+    def _net(self, possible: NDArray[np.bool_]) -> FloatArray:
+        """Returns the most that a load can gain beyond what it displaces, points a byte, (p, w)."""
+        size = np.maximum(self._offer.memory_bytes, 1.0)
+        net = np.full(possible.shape, -np.inf)
+        left_s = self._left_s()
+        for worker in np.flatnonzero(possible.any(axis=0)).tolist():
+            rows = np.flatnonzero(possible[:, worker])
+            pool = np.flatnonzero(self._now.movable[:, worker])
+            least = np.full(len(rows), np.inf)
+            lacking = size[rows] - self._now.free_bytes[worker]
+            tasks = self._task_of[rows]
+            for task in {-1, *self._task_of[pool].tolist()}:
+                mine = tasks == task if task >= 0 else ~np.isin(tasks, self._task_of[pool])
+                if mine.any():
+                    order, losses = self._cheapest(pool, worker, task)
+                    sizes = np.cumsum(self._now.bytes[pool[order], worker])
+                    least[mine] = np.interp(
+                        lacking[mine], [0.0, *sizes], [0.0, *np.cumsum(losses)], right=np.inf
+                    )
+            gained = self._gain[rows, worker] * left_s[rows, worker]
+            net[rows, worker] = (gained - self._horizon_s * least) / size[rows]
+        return net
+
+    def _cheapest(self, pool: IntArray, worker: int, task: int) -> tuple[IntArray, FloatArray]:
+        """Returns the order in which to displace a worker's instances, and the loss of each then.
+
+        Those of the task that the load serves lose nothing, at best.
+        """
+        losses = np.where(self._task_of[pool] == task, 0.0, self._loss[pool, worker])
+        density = losses / np.maximum(self._now.bytes[pool, worker], 1.0)
+        order = np.argsort(density, kind="stable")
+        return order, losses[order]
+
+    def _victims(self, row: int, worker: int) -> list[int] | None:
+        """Returns what to displace for a load; None if the gain is not surely above the loss."""
+        best: tuple[float, list[int]] | None = None
+        pool = np.flatnonzero(self._now.movable[:, worker])
+        for task in (int(self._task_of[row]), -2):  # its own task's first, or by the loss alone
+            order, _ = self._cheapest(pool, worker, task)
+            gone = self._take(pool[order].tolist(), row, worker)
+            if gone is None:
+                return None
+            sure = self._sure_gain(row, worker, gone)
+            if sure > 0.0 and (best is None or sure > best[0]):
+                best = sure, gone
+        return best and best[1]
+
+    def _take(self, order: Sequence[int], row: int, worker: int) -> list[int] | None:
+        """Returns the first instances, less those not needed, whose room a load needs, if any."""
+        size = self._now.bytes[:, worker]
+        lacking = float(self._offer.memory_bytes[row] - self._now.free_bytes[worker])
+        gone: list[int] = []
+        for each in order:
+            if lacking <= 0.0:
+                break
+            gone.append(each)
+            lacking -= float(size[each])
+        for each in sorted(gone, key=lambda each: -size[each]):
+            if lacking + size[each] <= 0.0:
+                gone.remove(each)
+                lacking += float(size[each])
+        return gone if lacking <= 0.0 else None
+
+    def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
+        """Returns what a move gains until the horizon, less its uncertainty: points."""
+        mean = variance = 0.0
+        left_s = float(self._left_s()[row, worker])
+        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+            rows = self._tasks[number].rows
+            before = self._now.held[rows, worker]
+            without = before & ~np.isin(rows, gone)
+            present, less, new = (
+                self._states[number].worth_of_worker(worker, held)
+                for held in (before, without, without | (rows == row))
+            )
+            change = self._horizon_s * (less - present) + left_s * (new - less)
+            mean += float(self._tasks[number].rate_per_s @ change)
+            variance += float(self._tasks[number].variance @ change**2)
+        return mean - self._confidence_z * math.sqrt(variance)
+
+    def _apply(self, row: int, worker: int, gone: Sequence[int]) -> None:
+        now = self._now
+        for each in gone:
+            now.held[each, worker] = now.movable[each, worker] = now.allowed[each, worker] = False
+            now.free_bytes[worker] += now.bytes[each, worker]
+        now.held[row, worker] = now.movable[row, worker] = True
+        now.allowed[row, worker] = False
+        now.bytes[row, worker] = self._offer.memory_bytes[row]
+        now.free_bytes[worker] -= self._offer.memory_bytes[row]
+        self._busy_s[worker] += self._offer.load_s[row]
+        self.added.append(row)
+        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+            rows = self._tasks[number].rows
+            self._states[number].update(worker, now.held[rows, worker])
+            self._update(number)
+
+
+class _TaskState:
+    """The best offer of each worker to the kinds of a task, and what it is worth beside the others.
+
+    ``gain`` and ``blocked`` of the best offers have shape (k, w); a worker without any has 0 and 1.
+    """
+
+    def __init__(self, task: TaskWorth, held: NDArray[np.bool_]) -> None:
+        self._task = task
+        shape = (len(task.rate_per_s), held.shape[1])
+        self._gain, self._blocked = np.zeros(shape), np.ones(shape)
+        for worker in np.flatnonzero(held[task.rows].any(axis=0)).tolist():
+            self.update(worker, held[task.rows, worker])
+
+    def update(self, worker: int, held: NDArray[np.bool_]) -> None:
+        """Take in that a worker holds other variants of the task; ``held`` has shape (v,)."""
+        self._gain[:, worker], self._blocked[:, worker] = self._best(held)
+
+    def _best(self, held: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Returns the gain, and the blocking, of the best that is held, each of shape (k,)."""
+        gain = np.where(held, self._task.gain, 0.0)
+        best = gain.argmax(axis=1)
+        kinds = np.arange(len(gain))
+        gain = gain[kinds, best]
+        return gain, np.where(gain > 0.0, self._task.blocked[kinds, best], 1.0)
+
+    def worth_of_worker(self, worker: int, held: NDArray[np.bool_]) -> FloatArray:
+        """Returns the points that a worker adds to a query of each kind, shape (k,)."""
+        gain, blocked = self._best(held)
+        own, own_blocked = self._gain[:, worker], self._blocked[:, worker]
+        reached = self._reach(np.stack([gain, np.minimum(gain, own)], axis=1))
+        # Without the worker itself, whose probability is a factor up to its own gain:
+        beside: FloatArray = reached[:, 0] + reached[:, 1] * (1.0 / own_blocked - 1.0)
+        return (1.0 - blocked) * beside
+
+    def changes(self, held: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Returns what loading, and what displacing, each variant changes: points a second, (v, w).
+
+        ``held`` has shape (v, w).
+        """
+        task, own = self._task, self._gain
+        count, workers = task.gain.shape[1], own.shape[1]
+        offered = np.where(held, task.gain[:, :, None], 0.0)
+        is_best = (offered.argmax(axis=1)[:, None] == np.arange(count)[:, None]) & held
+        offered = np.where(is_best, 0.0, offered)
+        at = offered.argmax(axis=1)[:, None]
+        second = np.take_along_axis(offered, at, 1)[:, 0]
+        second_blocked = np.take_along_axis(task.blocked, at[:, 0], 1)
+        reached = self._reach(np.concatenate([task.gain, own, second], axis=1))
+        odds = 1.0 / self._blocked - 1.0
+        present = odds * reached[:, count : count + workers]
+        left = (1.0 - second_blocked) * reached[:, count + workers :] * (1.0 + odds)
+        lost = (task.rate_per_s[:, None] * np.maximum(present - left, 0.0))[:, None] * is_best
+        alone = reached[:, :count, None] + present[:, None]  # of it, beside the other workers
+        more = (1.0 - task.blocked)[:, :, None] * alone - present[:, None]
+        more = np.where(task.gain[:, :, None] > own[:, None], np.maximum(more, 0.0), 0.0)
+        return np.tensordot(task.rate_per_s, more, 1), lost.sum(axis=0)
+
+    def _reach(self, points: FloatArray) -> FloatArray:
+        """Returns the integral up to each of these gains, (k, m), of P(no better offer is free)."""
+        order = np.argsort(self._gain, axis=1)
+        kinds = np.arange(len(order))[:, None]
+        edges = self._gain[kinds, order]
+        factors = self._blocked[kinds, order]
+        none_free = np.cumprod(factors[:, ::-1], axis=1)[:, ::-1]  # of all from this edge on
+        none_free = np.concatenate([none_free, np.ones((len(order), 1))], axis=1)
+        edges = np.concatenate([np.zeros((len(order), 1)), edges], axis=1)
+        areas = np.diff(edges, axis=1) * none_free[:, :-1]
+        sums = np.concatenate([np.zeros((len(order), 1)), np.cumsum(areas, axis=1)], axis=1)
+        at = (edges[:, None, 1:] <= points[:, :, None]).sum(axis=2)
+        reached: FloatArray = sums[kinds, at] + (points - edges[kinds, at]) * none_free[kinds, at]
+        return reached

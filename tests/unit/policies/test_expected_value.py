@@ -1,0 +1,275 @@
+"""Expected value: what it holds, and what it reloads, against enumeration and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modelless.common.errors import InvalidInputError
+from modelless.policies.reasons import Reason
+from modelless.policies.scaling.expected_value.expected_value import ExpectedValue
+from modelless.policies.scaling.expected_value.offer import offer_of
+from modelless.policies.scaling.expected_value.rates import KindRate, KindRates
+from modelless.policies.scaling.expected_value.search import _TaskState
+from modelless.policies.scaling.expected_value.worth import TaskWorth, service_of, worth_of
+from modelless.policies.scaling.fixed import Fixed
+from modelless.policies.views import (
+    ClusterView,
+    Demand,
+    FloatArray,
+    Instance,
+    Targets,
+    VariantFacts,
+    WorkerState,
+)
+from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
+
+CLASSES = {"gpu": DeviceClass("gpu", "gpu", 1, 100, 3.6, 250.0)}
+
+
+def variant(
+    task: str,
+    size: float,
+    *,
+    model: str = "m",
+    accuracy: float = 80.0,
+    latency_s: float = 0.01,
+    load_s: float = 1.0,
+) -> VariantFacts:
+    return make_facts(
+        f"{task}/{model}/v@1", accuracy, {"gpu": [latency_s]}, memory_bytes=size, load_s=load_s
+    )
+
+
+def worker(
+    number: int, held: Sequence[VariantFacts] = (), memory: int = 100, **more: Any
+) -> WorkerState:
+    instances = tuple(
+        Instance(
+            f"w{number}", v.variant_id, int(v.memory_bytes["gpu"]), v.load_s["gpu"], 0.0, 1, **more
+        )
+        for v in held
+    )
+    return WorkerState(f"w{number}", "gpu", memory, instances)
+
+
+def settled(
+    workers: Sequence[WorkerState],
+    variants: Sequence[VariantFacts],
+    rates: Mapping[str, float],
+    seconds: int = 60,
+    floor: float = 0.0,
+    **settings: Any,
+) -> Targets:
+    """What is wanted when tasks were asked for at these rates, with five seconds' time."""
+    policy = ExpectedValue(**settings)
+    demands = [Demand(task, 5.0, floor, rate) for task, rate in rates.items()]
+    for second in range(seconds):
+        view = make_cluster_view(CLASSES, workers, variants, demands, now_s=float(second))
+        targets = policy.targets(view, rates)
+    return targets
+
+
+def counts(targets: Targets) -> dict[str, int]:
+    return {p.variant_id.split("/v@")[0]: n for p, n in targets.instances.items() if n}
+
+
+def test_where_memory_holds_all_it_holds_what_fixed_does() -> None:
+    variants = [variant("a", 30.0), variant("a", 40.0, model="n", accuracy=90.0, latency_s=0.05)]
+    targets = settled([worker(0), worker(1)], variants, {"a": 5.0})
+    here = make_cluster_view(CLASSES, [worker(0), worker(1)], variants, [], now_s=0.0)
+    assert dict(targets.instances) == dict(Fixed().targets(here, {}).instances)
+    assert targets.reason is Reason.OPTIMISED
+
+
+def test_when_memory_is_short_it_holds_what_is_worth_most_a_byte() -> None:
+    variants = [variant("a", 60.0), variant("b", 40.0), variant("c", 60.0)]
+    targets = settled([worker(0)], variants, {"a": 10.0, "b": 6.0, "c": 6.0})
+    assert counts(targets) == {"a/m": 1, "b/m": 1}
+
+
+def test_what_has_a_stand_in_gives_way() -> None:
+    """Task a is asked for more, but its second variant adds a point where b's adds a service."""
+    best = variant("a", 50.0, model="best", accuracy=81.0)
+    good = variant("a", 50.0, model="good", accuracy=80.0)
+    other = variant("b", 50.0)
+    targets = settled([worker(0, [best, good])], [best, good, other], {"a": 20.0, "b": 2.0})
+    assert "b/m" in counts(targets)
+    assert len(counts(targets)) == 2
+
+
+def test_a_stand_in_that_is_too_inaccurate_is_none() -> None:
+    best = variant("a", 50.0, model="best", accuracy=81.0)
+    good = variant("a", 50.0, model="good", accuracy=60.0)
+    other = variant("b", 50.0)
+    workers = [worker(0, [good, best])]
+    targets = settled(workers, [best, good, other], {"a": 20.0, "b": 2.0}, floor=70.0)
+    assert set(counts(targets)) == {"a/best", "b/m"}
+
+
+@pytest.mark.parametrize(
+    ("load_s", "rate", "pays"),
+    [
+        (1.0, 2.1, False),
+        (1.0, 4.0, True),
+        (30.0, 4.0, False),
+        (30.0, 9.0, True),
+        (61.0, 9.0, False),
+    ],
+)
+def test_a_reload_must_pay_before_the_horizon_with_confidence(
+    load_s: float, rate: float, pays: bool
+) -> None:
+    held, other = variant("a", 60.0), variant("b", 60.0, load_s=load_s)
+    targets = settled([worker(0, [held])], [held, other], {"a": 2.0, "b": rate})
+    assert counts(targets) == ({"b/m": 1} if pays else {"a/m": 1})
+
+
+def test_a_few_queries_displace_nothing() -> None:
+    held, other = variant("a", 60.0), variant("b", 60.0)
+    rates = {"a": 0.5, "b": 1.0}
+    assert counts(settled([worker(0, [held])], [held, other], rates, seconds=3)) == {"a/m": 1}
+    assert counts(settled([worker(0, [held])], [held, other], rates, seconds=120)) == {"b/m": 1}
+
+
+@pytest.mark.parametrize("why", ["in use", "pinned", "barred"])
+def test_what_may_not_be_moved_stays(why: str) -> None:
+    held, other = variant("a", 60.0), variant("b", 60.0)
+    more = {"in use": {"in_use": True}, "pinned": {"pinned": True}, "barred": {}}[why]
+    here = worker(0, [held], **more)
+    if why == "barred":
+        barred = frozenset([other.variant_id])
+        here = WorkerState("w0", "gpu", 100, here.instances, barred=barred)
+    assert counts(settled([here], [held, other], {"b": 9.0})) == {"a/m": 1}
+
+
+def test_a_worker_that_loads_is_left_alone() -> None:
+    loading = variant("a", 10.0)
+    instance = Instance("w0", loading.variant_id, 10, 1.0, 0.0, 0, in_use=True)
+    here = WorkerState("w0", "gpu", 100, (instance,))
+    assert counts(settled([here], [loading, variant("b", 60.0)], {"b": 9.0})) == {"a/m": 1}
+
+
+def test_under_overload_it_holds_the_quick_and_else_the_accurate() -> None:
+    quick = variant("a", 60.0, model="quick", accuracy=70.0, latency_s=0.1)
+    good = variant("a", 60.0, model="good", accuracy=80.0, latency_s=0.5)
+    for held in (quick, good):
+        for rate, best in ((1.0, "a/good"), (9.0, "a/quick")):
+            targets = settled([worker(0, [held])], [quick, good], {"a": rate}, seconds=300)
+            assert counts(targets) == {best: 1}, (held, rate)
+
+
+def test_time_has_a_price_once_demand_exceeds_it() -> None:
+    offer = offer_of([variant("a", 60.0, latency_s=0.1)], ["gpu"])
+    one = np.array([1.0])
+    for rate, least, most in ((1.0, 0.0, 0.01), (20.0, 1_000.0, 2_000.0)):
+        kinds = [KindRate("a", 5.0, 0.0, 1.0, rate)]
+        _, prices = worth_of(kinds, offer, one, 0.5 * one, {}, 100.0, 0.9)
+        assert least <= prices["gpu"] <= most
+
+
+def test_batches_form_of_what_arrives_within_half_the_limit() -> None:
+    facts = make_facts("a/m/v@1", 80.0, {"gpu": [0.1 + 0.01 * n for n in range(16)]})
+    offer = offer_of([facts], ["gpu"])
+    for rate, items in ((0.001, 1), (6.0, 4), (1000.0, 16)):
+        service = service_of([KindRate("a", 1.0, 0.0, 1.0, rate)], offer)
+        assert service.time_s[0, 0] == pytest.approx((0.1 + 0.01 * (items - 1)) / items)
+
+
+def enumerated(gains: FloatArray, blocked: FloatArray) -> float:
+    """The expected best of the offers that are free, by all cases."""
+    total = 0.0
+    for free in product((False, True), repeat=len(gains)):
+        chance = np.prod(np.where(free, 1.0 - blocked, blocked))
+        total += float(chance * max(np.where(free, gains, 0.0).max(), 0.0))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changes_are_those_of_the_expected_best_offer(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    variants, workers = 3, 4
+    gain = rng.uniform(0.0, 180.0, (1, variants))
+    gain[rng.random(gain.shape) < 0.2] = 0.0
+    blocked = rng.uniform(0.02, 0.9, gain.shape)
+    rates = rng.uniform(0.1, 9.0, 1)
+    task = TaskWorth(np.arange(variants), rates, rates, gain, blocked)
+    held = rng.random((variants, workers)) < 0.5
+
+    def worth(of: NDArray[np.bool_]) -> float:
+        offers = np.where(of, gain[0][:, None], 0.0)
+        return float(rates[0]) * enumerated(offers.max(axis=0), blocked[0][offers.argmax(axis=0)])
+
+    gained, lost = _TaskState(task, held).changes(held)
+    for row, column in product(range(variants), range(workers)):
+        other = held.copy()
+        other[row, column] = not held[row, column]
+        change = worth(other) - worth(held)
+        if held[row, column]:
+            assert lost[row, column] == pytest.approx(max(-change, 0.0), abs=1e-6)
+        else:
+            assert gained[row, column] == pytest.approx(max(change, 0.0), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"horizon_s": 0.0},
+        {"memory_s": float("inf")},
+        {"utilisation": 0.0},
+        {"utilisation": 1.5},
+        {"miss_penalty": -1.0},
+        {"confidence_z": float("nan")},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        ExpectedValue(**settings)
+
+
+class TestRates:
+    def observe(self, rates: KindRates, start: int, per_s: Sequence[float]) -> None:
+        for second, rate in enumerate(per_s, start):
+            demands = (Demand("a", 1.0, 0.0, rate),) if rate else ()
+            rates.observe(ClusterView(float(second), {}, (), (), {"a": rate}, {}, demands=demands))
+
+    def test_noise_does_not_move_a_rate_but_a_change_does(self) -> None:
+        rates = KindRates(300.0)
+        self.observe(rates, 0, [0.0, 0.0, 0.0, 1.0] * 50)
+        (kind,) = rates.rates({})
+        assert kind[:4] == ("a", 1.0, 0.0, 1.0)
+        assert kind.rate_per_s == pytest.approx(0.25, rel=0.1)
+        self.observe(rates, 200, [1.0, 1.0])  # two more: chance
+        assert rates.rates({})[0].rate_per_s < 0.3
+        self.observe(rates, 202, [2.0] * 20)  # forty where five were to be expected
+        assert rates.rates({})[0].rate_per_s > 1.2
+
+    def test_a_forecast_is_believed_where_chance_does_not_explain_it(self) -> None:
+        rates = KindRates(300.0)
+        self.observe(rates, 0, [80.0] * 60)
+        (near,) = rates.rates({"a": 95.0})
+        (far,) = rates.rates({"a": 160.0})
+        assert near.rate_per_s == pytest.approx(80.0, rel=0.02)
+        assert far.rate_per_s == pytest.approx(160.0)
+
+    def test_a_new_scope_comes_in_by_its_forecast(self) -> None:
+        assert KindRates(300.0).rates({"b": 50.0, "c": float("nan")})[0].scope == "b"
+
+    def test_the_same_instant_twice_teaches_once(self) -> None:
+        rates = KindRates(300.0)
+        self.observe(rates, 0, [4.0, 4.0])
+        before = rates.rates({})
+        self.observe(rates, 1, [4.0])
+        assert rates.rates({}) == before
+
+    def test_kinds_are_bounded_in_number(self) -> None:
+        rates = KindRates(300.0)
+        demands = tuple([Demand(f"t{n}", 1.0, 0.0, 1.0) for n in range(1000)])
+        rates.observe(ClusterView(0.0, {}, (), (), {}, {}, demands=demands))
+        assert len(rates.rates({})) == 256
