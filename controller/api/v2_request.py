@@ -151,7 +151,7 @@ def read_document(
             raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
 
     given = document.get("parameters")
-    slo, tenant, others = _read_parameters(given, header_parameters, slos)
+    slo, tenant, others = read_parameters(given, header_parameters, slos)
     binary_default = others.get("binary_data_output", binary_default)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
@@ -188,9 +188,10 @@ def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, 
     return value
 
 
-def _read_parameters(
+def read_parameters(
     given: object, from_headers: Mapping[str, Any], slos: Mapping[str, Mapping[str, Any]]
 ) -> tuple[SLO, str | None, dict[str, Any]]:
+    """Return the limits, the tenant and the other parameters of a request; see ``parse_infer``."""
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
     if given is None:

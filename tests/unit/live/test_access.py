@@ -34,6 +34,7 @@ KEYS = {
 }
 OPERATOR, SOCKET = {OPERATORS_HEADER: OF_PORT}, {OPERATORS_HEADER: OF_SOCKET}
 STATUS, FEEDBACK = "/modelless/status", "/modelless/feedback"
+QUOTE = "/modelless/quote"
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", INFER): {"shop", "other", "asks", "admin"},
         ("GET", f"/v2/models/{TASK.name}"): {"shop", "other", "asks", "admin"},
         ("POST", "/v2/repository/index"): {"shop", "other", "asks", "admin"},
+        ("POST", QUOTE): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
     }
@@ -104,6 +106,32 @@ def test_tenant_and_priority_come_from_the_key(run: Callable[..., None]) -> None
         assert told.document["tenant"] == "shop"
 
     run(test)
+
+
+def test_a_quote_is_bound_by_the_key_as_a_query_is(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for asked, name, status in (
+            ({"parameters": {"priority": 3, "latency_ms": 1000}}, "shop", 200),
+            ({"parameters": {"priority": 4}}, "shop", 403),
+            ({"parameters": {"tenant": "other"}}, "shop", 403),
+            ({}, "other", 404),  # it is private
+            ({"task": "none"}, "shop", 404),
+            ({"items": 0}, "shop", 400),
+            ({"itmes": 1}, "shop", 400),
+            ({"parameters": {"latncy_ms": 1}}, "shop", 400),
+            ({}, "shop", 429),  # that was its rate
+        ):
+            body = json.dumps({"task": TASK.name, **asked}).encode()
+            answer = await front.send("POST", QUOTE, body, bearer(name))
+            assert answer.status == status, (asked, answer)
+            if status == 200:
+                assert answer.document["feasible"] is True
+                assert answer.document["serves"]["variant"].startswith(TASK.name)
+                assert answer.document["probability"] > 0.9
+        assert not front.ran
+        assert (await front.send("POST", QUOTE, b" " * 20_000, bearer("shop"))).status == 413
+
+    run(test, tenants={"shop": {"max_queries_per_s": 0.01, "private": [TASK.name]}})
 
 
 def test_receipts_and_feedback_are_for_who_asked(run: Callable[..., None]) -> None:

@@ -69,6 +69,10 @@ def test_answers_and_refusals_are_as_described(
             query(), query(min_accuracy=99.0), query(latncy_ms=1), b"", b"{}", b"[1]", b"\xff",
             query((9, 2, 2, 3)), query(latency_ms=0), query(slo="none"),
         ],
+        "/modelless/quote": [
+            json.dumps({"task": TASK.name, "parameters": limits}).encode()
+            for limits in ({}, {"latency_ms": 0.01}, {"min_accuracy": 99}, {"x": 1})
+        ] + [b"{}", b'{"task": "none"}'],
         "/modelless/feedback": [b"{}", b"", b'{"feedback": []}'],
     }  # fmt: skip
 
