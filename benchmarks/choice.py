@@ -1,10 +1,15 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
+Also what a quote costs, and how honest it is: with ``--quotes``, 5,000 queries of a simulated world
+are quoted as they arrive, and the quoted probabilities are compared in ten bins with the share that
+was answered in time. The expected calibration error, the mean difference, should be under 0.05.
+
 A choice is what a gateway does to bind one query: it finds the candidates, waits included, and
 asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
     python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]
+    python benchmarks/choice.py --quotes bursty flash-crowd failures [--seed N]
 
 Every figure is of the least disturbed of several rounds, that is, the one of the least p99.
 """
@@ -32,6 +37,12 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.tape import Tape
+from modelless.controller.sim.engine import Engine as Simulation
+from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.summary import Summary
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.query_streams import queries
+from modelless.controller.sim.worlds.world import load_world
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
@@ -49,6 +60,7 @@ from modelless.variants.vocabulary import (
 POLICIES = ("cheapest-feasible", "most-accurate-feasible")
 GOAL_US = 100.0
 GOAL_RATIO = 3.0
+GOAL_CALIBRATION = 0.05
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 34, 0.05, 8.0)
 MAX_BATCH = 8
 
@@ -133,6 +145,77 @@ def time_choices(placements: int, policy: str, workers: int, count: int) -> Iter
         yield time.perf_counter_ns() - start_ns
 
 
+def time_quotes(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
+    """Nanoseconds of each quote, with 256 queries that wait."""
+    rng = np.random.default_rng(7)
+    instances = make_instances(rng, placements, workers)
+    dispatcher = Dispatcher(instances, build_policy(SelectionPolicy, policy), rng)
+    for worker_id, report in list(instances.reports.items()):
+        instances.remove_worker(worker_id)
+        dispatcher.handle(WorkerReported(report), 0.0)
+    now_s = 100.0
+    for query in make_queries(rng, 256, now_s):
+        waits = query._replace(deadline_s=now_s + 60.0, min_accuracy_percent=0.0)
+        dispatcher.handle(QueryArrived(waits), now_s)
+    for query in make_queries(rng, count, now_s):
+        start_ns = time.perf_counter_ns()
+        dispatcher.quote(query, now_s)
+        yield time.perf_counter_ns() - start_ns
+
+
+class _Quoting(Recorder):
+    """Keeps what becomes of each query besides the books."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.in_time: dict[int, bool] = {}
+
+    def answer(
+        self, query_id: int, asked: Any, running: Any, answered_s: float, *args: Any, **more: Any
+    ) -> None:
+        """See ``Recorder``."""
+        self.in_time[query_id] = answered_s <= asked.arrival_s + asked.client.latency_s
+        super().answer(query_id, asked, running, answered_s, *args, **more)
+
+    def fail(self, query_id: int, *args: Any) -> None:
+        """See ``Recorder``."""
+        self.in_time[query_id] = False
+        super().fail(query_id, *args)
+
+
+def judge_quotes(name: str, seed: int | None) -> None:
+    """Quote 5,000 queries of a world as they arrive, and print how honest the quotes are."""
+    file = load_world(Path(__file__).parent / "worlds" / f"{name}.yaml")
+    seed = file.world.seed if seed is None else seed
+    asked = list(queries(file, seed))
+    fleet = build_fleet(file)
+    summary = Summary(seed, name)
+    recorder = _Quoting(summary, None, dict(fleet.variants), dict(fleet.device_classes))
+    engine = Simulation(file.world, fleet, iter(asked), seed, recorder)
+    dispatcher = engine._dispatcher
+    handle, quoted = dispatcher.handle, dict[int, float]()
+    every = max(len(asked) // 5000, 1)
+
+    def quote_first(event: Any, now_s: float) -> Any:
+        if isinstance(event, QueryArrived) and event.query.query_id % every == 0:
+            quoted[event.query.query_id] = dispatcher.quote(event.query, now_s).probability
+        return handle(event, now_s)
+
+    dispatcher.handle = quote_first  # type: ignore[method-assign]
+    engine.run()
+    told = np.array([quoted[number] for number in quoted])
+    observed = np.array([recorder.in_time[number] for number in quoted], dtype=np.float64)
+    bins = np.minimum((told * 10).astype(int), 9)
+    error = 0.0
+    print(f"{name}, seed {seed}: {len(told)} quotes, {observed.mean():.1%} in time")
+    for number in range(10):
+        here = bins == number
+        if here.any():
+            error += here.mean() * abs(told[here].mean() - observed[here].mean())
+            print(f"  {here.sum():5} quoted {told[here].mean():.3f}: {observed[here].mean():.3f}")
+    print(f"  expected calibration error {error:.4f} (goal: under {GOAL_CALIBRATION})", flush=True)
+
+
 def time_recorded(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
     """As ``time_dispatch``, with all inputs and effects recorded on a tape."""
     with tempfile.TemporaryDirectory() as folder:
@@ -187,12 +270,19 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=3000, help="choices in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--quotes", nargs="+", metavar="WORLD", help="judge quotes; nothing else")
+    parser.add_argument("--seed", type=int, help="of these worlds; default: their own")
     told = parser.parse_args()
+    for name in told.quotes or ():
+        judge_quotes(name, told.seed)
+    if told.quotes:
+        return
     rows: list[dict[str, Any]] = []
     for what, timed, sizes in (
         ("choice", time_choices, told.placements),
         ("dispatch", time_dispatch, [28]),
         ("recorded", time_recorded, [28]),
+        ("quote", time_quotes, [28, 1000]),
     ):
         for policy in told.policies:
             for workers in told.workers:
