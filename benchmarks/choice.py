@@ -1,15 +1,16 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
-Also what a quote costs, and how honest it is: with ``--quotes``, 5,000 queries of a simulated world
-are quoted as they arrive, and the quoted probabilities are compared in ten bins with the share that
-was answered in time. The expected calibration error, the mean difference, should be under 0.05.
+Also what a quote costs, and how honest it is: with ``--quotes``, 5,000 queries of a simulated
+world, in runs of several seeds, are quoted as they arrive, and the quoted probabilities are compared, in
+ten bins, with the share that was answered in time. The expected calibration error, the mean
+difference, should be under 0.05.
 
 A choice is what a gateway does to bind one query: it finds the candidates, waits included, and
 asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
     python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]
-    python benchmarks/choice.py --quotes bursty flash-crowd failures [--seed N]
+    python benchmarks/choice.py --quotes bursty flash-crowd failures [--seeds N]
 
 Every figure is of the least disturbed of several rounds, that is, the one of the least p99.
 """
@@ -42,7 +43,7 @@ from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.worlds.profiles import build_fleet
 from modelless.controller.sim.worlds.query_streams import queries
-from modelless.controller.sim.worlds.world import load_world
+from modelless.controller.sim.worlds.world import WorldFile, load_world
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
@@ -183,18 +184,17 @@ class _Quoting(Recorder):
         super().fail(query_id, *args)
 
 
-def judge_quotes(name: str, seed: int | None) -> None:
-    """Quote 5,000 queries of a world as they arrive, and print how honest the quotes are."""
-    file = load_world(Path(__file__).parent / "worlds" / f"{name}.yaml")
-    seed = file.world.seed if seed is None else seed
+def quote_run(file: WorldFile, seed: int, count: int) -> list[tuple[float, bool]]:
+    """Return the quoted probabilities of some queries of a world, and whether each was in time."""
     asked = list(queries(file, seed))
     fleet = build_fleet(file)
-    summary = Summary(seed, name)
-    recorder = _Quoting(summary, None, dict(fleet.variants), dict(fleet.device_classes))
+    recorder = _Quoting(
+        Summary(seed, file.world.name), None, dict(fleet.variants), dict(fleet.device_classes)
+    )
     engine = Simulation(file.world, fleet, iter(asked), seed, recorder)
     dispatcher = engine._dispatcher
     handle, quoted = dispatcher.handle, dict[int, float]()
-    every = max(len(asked) // 5000, 1)
+    every = max(len(asked) // count, 1)
 
     def quote_first(event: Any, now_s: float) -> Any:
         if isinstance(event, QueryArrived) and event.query.query_id % every == 0:
@@ -203,16 +203,24 @@ def judge_quotes(name: str, seed: int | None) -> None:
 
     dispatcher.handle = quote_first  # type: ignore[method-assign]
     engine.run()
-    told = np.array([quoted[number] for number in quoted])
-    observed = np.array([recorder.in_time[number] for number in quoted], dtype=np.float64)
+    return [(told, recorder.in_time[number]) for number, told in quoted.items()][:count]
+
+
+def judge_quotes(name: str, seeds: int) -> None:
+    """Quote 5,000 queries of a world as they arrive, and print how honest the quotes are."""
+    file = load_world(Path(__file__).parent / "worlds" / f"{name}.yaml")
+    runs = [quote_run(file, seed, 5000 // seeds) for seed in range(1, seeds + 1)]
+    told, in_time = np.array([pair for run in runs for pair in run]).T
     bins = np.minimum((told * 10).astype(int), 9)
     error = 0.0
-    print(f"{name}, seed {seed}: {len(told)} quotes, {observed.mean():.1%} in time")
+    print(f"{name}, {seeds} seeds: {len(told)} quotes, {in_time.mean():.1%} in time")
     for number in range(10):
         here = bins == number
         if here.any():
-            error += here.mean() * abs(told[here].mean() - observed[here].mean())
-            print(f"  {here.sum():5} quoted {told[here].mean():.3f}: {observed[here].mean():.3f}")
+            error += here.mean() * abs(told[here].mean() - in_time[here].mean())
+            print(f"  {here.sum():5} quoted {told[here].mean():.3f}: {in_time[here].mean():.3f}")
+    means = ", ".join("{:.3f}: {:.3f}".format(*np.mean(run, axis=0)) for run in runs)
+    print(f"  means of the runs, quoted: observed: {means}")
     print(f"  expected calibration error {error:.4f} (goal: under {GOAL_CALIBRATION})", flush=True)
 
 
@@ -271,10 +279,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quotes", nargs="+", metavar="WORLD", help="judge quotes; nothing else")
-    parser.add_argument("--seed", type=int, help="of these worlds; default: their own")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of these worlds")
     told = parser.parse_args()
     for name in told.quotes or ():
-        judge_quotes(name, told.seed)
+        judge_quotes(name, told.seeds)
     if told.quotes:
         return
     rows: list[dict[str, Any]] = []

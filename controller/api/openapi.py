@@ -15,7 +15,7 @@ from modelless.controller.api.v2_headers import (
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
-from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS
+from modelless.controller.api.v2_request import EXPLAIN_PARAMETER, PROTOCOL_PARAMETERS
 from modelless.controller.api.v2_tensors import DATATYPES
 from modelless.variants.vocabulary import WHEN_LATE
 
@@ -77,6 +77,7 @@ _PARAMETERS: Final = {
         **{name: _optional(schema) for name, schema in _LIMITS.items()},
         **{name: {} for name in PROTOCOL_PARAMETERS},
         "binary_data_output": _optional(_FLAG),
+        EXPLAIN_PARAMETER: _optional(_FLAG),
     },
     "patternProperties": {"^triton_": {}},
     "additionalProperties": False,
@@ -134,7 +135,7 @@ _ANSWER: Final = _object(
         "id": _TEXT,
         "parameters": _object(
             {
-                name: {"type": ["string", "number", "null"], "description": meaning}
+                name: {"type": ["string", "number", "object", "null"], "description": meaning}
                 for name, meaning in REPLY_PARAMETERS.items()
             },
             closed=False,
@@ -163,6 +164,7 @@ _ERROR: Final = _object(
         "hint": _TEXT,
         "request_id": _TEXT,
         "receipt_id": _TEXT,
+        "explanation": {"type": "object"},
     },
     "error", "code",
 )  # fmt: skip

@@ -7,8 +7,9 @@ margin: the time left, in standard deviations of wait and latency together.
 
 A margin alone says nothing of what comes later: queries that overtake, and a policy's own ways. So
 some arrivals are quoted silently, and the probability of a margin is the share of those with a
-margin like it that were in time (histogram binning: Zadrozny and Elkan, ICML 2001), with the normal
-distribution as the prior.
+margin like it that were in time (histogram binning: Zadrozny and Elkan, ICML 2001): of queries with
+like limits, as far as there are any, with the share of all queries as the prior, and the normal
+distribution as the prior of that.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.refusal_messages import Offer, nearest_limits
 from modelless.policies.priorities import rank
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import base_of
 from modelless.policies.selection.feasibility import list_options, why_infeasible
 from modelless.policies.views import Candidates, FloatArray, QueryView
 
@@ -44,6 +46,7 @@ _QUERIES_LOOKED_AT: Final = 16  # of a queue; they stand for the others
 _EDGES: Final = (-4.0, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0, 16.0)
 _EVERY_S: Final = 0.01  # between two silent quotes
 _MOST_OPEN: Final = 256
+_MOST_KINDS: Final = 512
 _PRIOR: Final = 8.0  # silent quotes that the prior counts as
 _KEPT: Final = 256.0  # silent quotes in a bin that count; older ones fade
 
@@ -120,7 +123,6 @@ class _Outlook(NamedTuple):
 class _Silent(NamedTuple):
     receipt: Receipt
     bins: list[_Bin]
-    number: int
     weight: int  # the arrivals that it stands for
 
 
@@ -147,7 +149,7 @@ class Quotes:
         self._instances = instances
         self._waiting = waiting
         self._limits = limits
-        self._bins: dict[tuple[int, bool], list[_Bin]] = {}  # by rank, and if for a load
+        self._bins: dict[tuple[object, ...], list[_Bin]] = {}  # by kind
         self._silent: deque[_Silent] = deque(maxlen=_MOST_OPEN)
         self._next_s = -math.inf
         self._arrived = 0  # since the last silent quote
@@ -205,19 +207,20 @@ class Quotes:
             margin = self._look(query, now_s).best
         else:  # it is refused, whatever the load
             return
-        key = rank(query), load_s is not None
-        bins = self._bins.get(key)
-        if bins is None:
-            bins = self._bins[key] = [_Bin() for _ in range(len(_EDGES) + 1)]
-        self._silent.append(_Silent(receipt, bins, bisect_right(_EDGES, margin), weight))
+        number, bins = bisect_right(_EDGES, margin), []
+        for key in _kinds_of(query, is_load=load_s is not None):
+            if key not in self._bins and len(self._bins) < _MOST_KINDS:
+                self._bins[key] = [_Bin() for _ in range(len(_EDGES) + 1)]
+            bins += [self._bins[key][number]] if key in self._bins else []
+        self._silent.append(_Silent(receipt, bins, weight))
 
     def _learn(self, silent: _Silent) -> None:
         if silent.receipt.outcome == "cancelled":
             return
-        found = silent.bins[silent.number]
-        kept = 1.0 - 1.0 / _KEPT
-        found.quotes = found.quotes * kept + silent.weight
-        found.in_time = found.in_time * kept + silent.weight * (silent.receipt.outcome == "served")
+        kept, in_time = 1.0 - 1.0 / _KEPT, silent.receipt.outcome == "served"
+        for found in silent.bins:
+            found.quotes = found.quotes * kept + silent.weight
+            found.in_time = found.in_time * kept + silent.weight * in_time
 
     def _look(self, query: QueryView, now_s: float) -> _Outlook:
         instances, own = self._instances, rank(query)
@@ -264,12 +267,13 @@ class Quotes:
         return ahead_us / max(self._instances.least_work_us(query), 1)
 
     def _probability(self, query: QueryView, margin: float, *, is_load: bool = False) -> float:
-        prior = 0.5 * math.erfc(-margin / math.sqrt(2.0))
-        bins = self._bins.get((rank(query), is_load))
-        if bins is None:
-            return prior
-        found = bins[bisect_right(_EDGES, margin)]
-        return (found.in_time + _PRIOR * prior) / (found.quotes + _PRIOR)
+        probability = 0.5 * math.erfc(-margin / math.sqrt(2.0))
+        number = bisect_right(_EDGES, margin)
+        for key in _kinds_of(query, is_load=is_load):
+            if key in self._bins:
+                found = self._bins[key][number]
+                probability = (found.in_time + _PRIOR * probability) / (found.quotes + _PRIOR)
+        return probability
 
     def _placement(self, query: QueryView, outlook: _Outlook, row: int) -> QuotedPlacement:
         candidates, wait_s = outlook.candidates, float(outlook.wait_s[row])
@@ -284,6 +288,14 @@ class Quotes:
             float(candidates.accuracy_percent[row]),
             float(candidates.cost_usd[row]),
         )
+
+
+def _kinds_of(query: QueryView, *, is_load: bool) -> tuple[tuple[object, ...], ...]:
+    """Return a coarse kind of queries that fare alike, and a fine one."""
+    coarse = rank(query), is_load
+    limit_s = query.deadline_s - query.arrival_s
+    octave = round(2.0 * math.log2(limit_s)) if 0.0 < limit_s < math.inf else None
+    return coarse, (*coarse, base_of(query.scope), octave, round(query.min_accuracy_percent))
 
 
 def _load_margin(query: QueryView, load_s: float, now_s: float) -> float:

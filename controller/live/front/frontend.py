@@ -692,6 +692,8 @@ class V2Frontend:
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
         parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
+        if found.read.request.explain:
+            parameters["explanation"] = receipt.explain_choice()
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))
         try:
             body, headers = found.read.render(
@@ -718,9 +720,12 @@ class V2Frontend:
         if effect.reason is Reason.POLICY_FAILED:
             logger.error("query %d: %s", effect.query_id, effect.message)
         found = self._close(effect.query_id)
+        receipt = self._dispatcher.receipt(effect.query_id)
         if found is not None:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
-            found.respond(render_error(error_of(effect), receipt_id))
-        receipt = self._dispatcher.receipt(effect.query_id)
+            explanation = None
+            if receipt is not None and found.read.request.explain:
+                explanation = receipt.explain_choice()
+            found.respond(render_error(error_of(effect), receipt_id, explanation))
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

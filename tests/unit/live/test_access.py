@@ -134,6 +134,24 @@ def test_a_quote_is_bound_by_the_key_as_a_query_is(run: Callable[..., None]) -> 
     run(test, tenants={"shop": {"max_queries_per_s": 0.01, "private": [TASK.name]}})
 
 
+def test_a_reply_says_why_if_it_is_asked(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        answer = await front.send("POST", INFER, query(explain=True), bearer("shop"))
+        told = answer.document["parameters"]
+        assert told["explanation"]["choice"]["variant"] == told["variant"]
+        refused = await front.send("POST", INFER, query(explain=True, min_accuracy=99))
+        assert refused.status == 401
+        headers = bearer("shop")
+        refused = await front.send("POST", INFER, query(explain=True, min_accuracy=99), headers)
+        assert refused.status == 422
+        assert refused.document["explanation"]["reason"] == "too-inaccurate"
+        assert all(e["misses"] for e in refused.document["explanation"]["runners_up"])
+        silent = await front.send("POST", INFER, query(), bearer("shop"))
+        assert "explanation" not in silent.document["parameters"]
+
+    run(test)
+
+
 def test_receipts_and_feedback_are_for_who_asked(run: Callable[..., None]) -> None:
     async def test(front: Front) -> None:
         answer = await front.send("POST", INFER, query(), bearer("shop"))
