@@ -1,8 +1,8 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
 Also what a quote costs, and how honest it is: with ``--quotes``, 5,000 queries of a simulated
-world, in runs of several seeds, are quoted as they arrive, and the quoted probabilities are compared, in
-ten bins, with the share that was answered in time. The expected calibration error, the mean
+world, in runs of several seeds, are quoted as they arrive. In ten bins, the quoted probabilities
+are compared with the share that was answered in time. The expected calibration error, the mean
 difference, should be under 0.05.
 
 A choice is what a gateway does to bind one query: it finds the candidates, waits included, and

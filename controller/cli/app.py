@@ -129,6 +129,7 @@ for _command in (
         cluster.up,
     ),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(decisions.receipts,),
     *(querying.infer, cluster.down, cluster.demo, removing.remove, removing.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -45,7 +44,7 @@ _QUERIES_LOOKED_AT: Final = 16  # of a queue; they stand for the others
 
 _EDGES: Final = (-4.0, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0, 16.0)
 _EVERY_S: Final = 0.01  # between two silent quotes
-_MOST_OPEN: Final = 256
+_MOST_OPEN: Final = 512
 _MOST_KINDS: Final = 512
 _PRIOR: Final = 8.0  # silent quotes that the prior counts as
 _KEPT: Final = 256.0  # silent quotes in a bin that count; older ones fade
@@ -150,7 +149,7 @@ class Quotes:
         self._waiting = waiting
         self._limits = limits
         self._bins: dict[tuple[object, ...], list[_Bin]] = {}  # by kind
-        self._silent: deque[_Silent] = deque(maxlen=_MOST_OPEN)
+        self._silent: list[_Silent] = []
         self._next_s = -math.inf
         self._arrived = 0  # since the last silent quote
 
@@ -194,11 +193,17 @@ class Quotes:
         self._arrived += 1
         if now_s < self._next_s or receipt.query.deadline_s == math.inf:
             return
-        weight, self._arrived = self._arrived, 0
         self._next_s = now_s + _EVERY_S
-        for silent in [each for each in self._silent if _is_over(each.receipt, now_s)]:
-            self._silent.remove(silent)
-            self._learn(silent)
+        still_open = []
+        for silent in self._silent:
+            if _is_over(silent.receipt, now_s):
+                self._learn(silent)
+            else:
+                still_open.append(silent)
+        self._silent = still_open
+        if len(still_open) >= _MOST_OPEN:
+            return
+        weight, self._arrived = self._arrived, 0
         query = receipt.standing or receipt.query
         load_s = self._load_s(query, now_s)
         if load_s is not None:
