@@ -1,10 +1,16 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
+Also what a quote costs, and how honest it is: with ``--quotes``, 5,000 queries of a simulated
+world, in runs of several seeds, are quoted as they arrive. In ten bins, the quoted probabilities
+are compared with the share that was answered in time. The expected calibration error, the mean
+difference, should be under 0.05.
+
 A choice is what a gateway does to bind one query: it finds the candidates, waits included, and
 asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
     python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]
+    python benchmarks/choice.py --quotes bursty flash-crowd failures [--seeds N]
 
 Every figure is of the least disturbed of several rounds, that is, the one of the least p99.
 """
@@ -32,6 +38,12 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.tape import Tape
+from modelless.controller.sim.engine import Engine as Simulation
+from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.summary import Summary
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.query_streams import queries
+from modelless.controller.sim.worlds.world import WorldFile, load_world
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
@@ -49,6 +61,7 @@ from modelless.variants.vocabulary import (
 POLICIES = ("cheapest-feasible", "most-accurate-feasible")
 GOAL_US = 100.0
 GOAL_RATIO = 3.0
+GOAL_CALIBRATION = 0.05
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 34, 0.05, 8.0)
 MAX_BATCH = 8
 
@@ -133,6 +146,84 @@ def time_choices(placements: int, policy: str, workers: int, count: int) -> Iter
         yield time.perf_counter_ns() - start_ns
 
 
+def time_quotes(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
+    """Nanoseconds of each quote, with 256 queries that wait."""
+    rng = np.random.default_rng(7)
+    instances = make_instances(rng, placements, workers)
+    dispatcher = Dispatcher(instances, build_policy(SelectionPolicy, policy), rng)
+    for worker_id, report in list(instances.reports.items()):
+        instances.remove_worker(worker_id)
+        dispatcher.handle(WorkerReported(report), 0.0)
+    now_s = 100.0
+    for query in make_queries(rng, 256, now_s):
+        waits = query._replace(deadline_s=now_s + 60.0, min_accuracy_percent=0.0)
+        dispatcher.handle(QueryArrived(waits), now_s)
+    for query in make_queries(rng, count, now_s):
+        start_ns = time.perf_counter_ns()
+        dispatcher.quote(query, now_s)
+        yield time.perf_counter_ns() - start_ns
+
+
+class _Quoting(Recorder):
+    """Keeps what becomes of each query besides the books."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.in_time: dict[int, bool] = {}
+
+    def answer(
+        self, query_id: int, asked: Any, running: Any, answered_s: float, *args: Any, **more: Any
+    ) -> None:
+        """See ``Recorder``."""
+        self.in_time[query_id] = answered_s <= asked.arrival_s + asked.client.latency_s
+        super().answer(query_id, asked, running, answered_s, *args, **more)
+
+    def fail(self, query_id: int, *args: Any) -> None:
+        """See ``Recorder``."""
+        self.in_time[query_id] = False
+        super().fail(query_id, *args)
+
+
+def quote_run(file: WorldFile, seed: int, count: int) -> list[tuple[float, bool]]:
+    """Return the quoted probabilities of some queries of a world, and whether each was in time."""
+    asked = list(queries(file, seed))
+    fleet = build_fleet(file)
+    recorder = _Quoting(
+        Summary(seed, file.world.name), None, dict(fleet.variants), dict(fleet.device_classes)
+    )
+    engine = Simulation(file.world, fleet, iter(asked), seed, recorder)
+    dispatcher = engine._dispatcher
+    handle, quoted = dispatcher.handle, dict[int, float]()
+    every = max(len(asked) // count, 1)
+
+    def quote_first(event: Any, now_s: float) -> Any:
+        if isinstance(event, QueryArrived) and event.query.query_id % every == 0:
+            quoted[event.query.query_id] = dispatcher.quote(event.query, now_s).probability
+        return handle(event, now_s)
+
+    dispatcher.handle = quote_first  # type: ignore[method-assign]
+    engine.run()
+    return [(told, recorder.in_time[number]) for number, told in quoted.items()][:count]
+
+
+def judge_quotes(name: str, seeds: int) -> None:
+    """Quote 5,000 queries of a world as they arrive, and print how honest the quotes are."""
+    file = load_world(Path(__file__).parent / "worlds" / f"{name}.yaml")
+    runs = [quote_run(file, seed, 5000 // seeds) for seed in range(1, seeds + 1)]
+    told, in_time = np.array([pair for run in runs for pair in run]).T
+    bins = np.minimum((told * 10).astype(int), 9)
+    error = 0.0
+    print(f"{name}, {seeds} seeds: {len(told)} quotes, {in_time.mean():.1%} in time")
+    for number in range(10):
+        here = bins == number
+        if here.any():
+            error += here.mean() * abs(told[here].mean() - in_time[here].mean())
+            print(f"  {here.sum():5} quoted {told[here].mean():.3f}: {in_time[here].mean():.3f}")
+    means = ", ".join("{:.3f}: {:.3f}".format(*np.mean(run, axis=0)) for run in runs)
+    print(f"  means of the runs, quoted: observed: {means}")
+    print(f"  expected calibration error {error:.4f} (goal: under {GOAL_CALIBRATION})", flush=True)
+
+
 def time_recorded(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
     """As ``time_dispatch``, with all inputs and effects recorded on a tape."""
     with tempfile.TemporaryDirectory() as folder:
@@ -187,12 +278,19 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=3000, help="choices in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--quotes", nargs="+", metavar="WORLD", help="judge quotes; nothing else")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of these worlds")
     told = parser.parse_args()
+    for name in told.quotes or ():
+        judge_quotes(name, told.seeds)
+    if told.quotes:
+        return
     rows: list[dict[str, Any]] = []
     for what, timed, sizes in (
         ("choice", time_choices, told.placements),
         ("dispatch", time_dispatch, [28]),
         ("recorded", time_recorded, [28]),
+        ("quote", time_quotes, [28, 1000]),
     ):
         for policy in told.policies:
             for workers in told.workers:

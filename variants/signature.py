@@ -50,9 +50,14 @@ _SIZES_PER_DOUBLING: Final = 16
 
 def item_size(task: Task, tensors: Mapping[str, NDArray[Any]]) -> int:
     """Return the numbers in an item of these checked tensors, rounded; 0 if no size is free."""
-    if not any(-1 in spec.shape[1:] for spec in task.inputs):
+    if not has_free_sizes(task):
         return 0
     return round_size(sum(math.prod(array.shape[1:]) for array in tensors.values()))
+
+
+def has_free_sizes(task: Task) -> bool:
+    """Return whether the task leaves any size of an item free."""
+    return any(-1 in spec.shape[1:] for spec in task.inputs)
 
 
 def round_size(size: int) -> int:

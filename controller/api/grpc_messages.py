@@ -7,6 +7,7 @@ and https://github.com/kserve/open-inference-protocol (specification/protocol/).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -348,6 +349,8 @@ def _write_parameters(field: int, parameters: Mapping[str, Any]) -> list[bytes]:
             content = pb.write_number(2, value)
         elif isinstance(value, str):
             content = pb.write_text(3, value)
+        elif isinstance(value, Mapping):
+            content = pb.write_text(3, json.dumps(value, separators=(",", ":")))
         else:
             content = pb.write_double(4, float(value))
         written.append(pb.write_part(field, pb.write_text(1, key) + pb.write_part(2, content)))

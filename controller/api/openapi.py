@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 import modelless
+from modelless.controller.api.quotes import PLACEMENT_FIELDS
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
     SLO_NAME_PARAMETER,
@@ -14,7 +15,7 @@ from modelless.controller.api.v2_headers import (
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
-from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS
+from modelless.controller.api.v2_request import EXPLAIN_PARAMETER, PROTOCOL_PARAMETERS
 from modelless.controller.api.v2_tensors import DATATYPES
 from modelless.variants.vocabulary import WHEN_LATE
 
@@ -70,23 +71,23 @@ _CONFIGURED: Final = _object(
 )  # fmt: skip
 _DURATION: Final = _object({"count": _COUNT, "ns": _COUNT}, "count", "ns")
 
+_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {
+        **{name: _optional(schema) for name, schema in _LIMITS.items()},
+        **{name: {} for name in PROTOCOL_PARAMETERS},
+        "binary_data_output": _optional(_FLAG),
+        EXPLAIN_PARAMETER: _optional(_FLAG),
+    },
+    "patternProperties": {"^triton_": {}},
+    "additionalProperties": False,
+}
 _QUERY: Final = _object(
     {
         "id": _optional({"type": "string", "maxLength": DEFAULT_LIMITS.max_id_chars}),
         "model_name": {},
         "model_version": {},
-        "parameters": _optional(
-            {
-                "type": "object",
-                "properties": {
-                    **{name: _optional(schema) for name, schema in _LIMITS.items()},
-                    **{name: {} for name in PROTOCOL_PARAMETERS},
-                    "binary_data_output": _optional(_FLAG),
-                },
-                "patternProperties": {"^triton_": {}},
-                "additionalProperties": False,
-            }
-        ),
+        "parameters": _optional(_PARAMETERS),
         "inputs": _list(
             _object(
                 {
@@ -134,7 +135,7 @@ _ANSWER: Final = _object(
         "id": _TEXT,
         "parameters": _object(
             {
-                name: {"type": ["string", "number", "null"], "description": meaning}
+                name: {"type": ["string", "number", "object", "null"], "description": meaning}
                 for name, meaning in REPLY_PARAMETERS.items()
             },
             closed=False,
@@ -163,6 +164,7 @@ _ERROR: Final = _object(
         "hint": _TEXT,
         "request_id": _TEXT,
         "receipt_id": _TEXT,
+        "explanation": {"type": "object"},
     },
     "error", "code",
 )  # fmt: skip
@@ -189,6 +191,38 @@ _STATISTICS: Final = _object(
 _FEEDBACK: Final = _object(
     dict.fromkeys(("counted", "passed_on", "ignored"), _COUNT),
     "counted", "passed_on", "ignored",
+)  # fmt: skip
+
+_PLACEMENT: Final = _optional(
+    _object(
+        {
+            name: {"type": ["string", "number"], "description": meaning}
+            for name, meaning in PLACEMENT_FIELDS.items()
+        },
+        *PLACEMENT_FIELDS,
+    )
+)
+_ASKED: Final = _object(
+    {
+        "task": {"type": "string", "minLength": 1, "maxLength": 512},
+        "items": {"type": "integer", "minimum": 1},
+        "item_size": _COUNT,
+        "parameters": _optional(_PARAMETERS),
+    },
+    "task",
+)
+_QUOTE: Final = _object(
+    {
+        "task": _TEXT,
+        "latency_ms": _NUMBER,
+        "feasible": _FLAG,
+        "reason": _optional(_TEXT),
+        "probability": {"type": "number", "minimum": 0, "maximum": 1},
+        **dict.fromkeys(("serves", "fastest", "most_accurate", "cheapest"), _PLACEMENT),
+        "nearest_limits": _list({"type": "object"}),
+        "load_ms": _optional(_NUMBER),
+    },
+    "task", "feasible", "probability",
 )  # fmt: skip
 
 _READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
@@ -308,6 +342,9 @@ def openapi() -> Reply:
     feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
     feedback["requestBody"] = {"required": True, "content": _content({})}
     paths["/modelless/feedback"] = {"post": feedback}
+    quote = _operation("/modelless/quote", "What a query would get now", _QUOTE, 404)
+    quote["requestBody"] = {"required": True, "content": _content(_ASKED)}
+    paths["/modelless/quote"] = {"post": quote}
     return render_json(
         {
             "openapi": "3.1.0",

@@ -30,6 +30,7 @@ REPLY_PARAMETERS: Mapping[str, str] = {
     "cost_usd": "the query's share, by items, of the price of the device time that its batch took",
     "predicted_cost_usd": "price of the device time for the query alone, as predicted",
     "receipt_id": "id of the receipt, the record of the decision",
+    "explanation": "with `explain: true`: the choice, the runners-up, and what ruled each out",
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
 
@@ -182,20 +183,26 @@ def render_json(document: object, status: int = 200) -> Reply:
     return Reply(status, body, [_JSON, (b"content-length", b"%d" % len(body))])
 
 
-def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
+def render_error(
+    error: Exception,
+    receipt_id: str | None = None,
+    explanation: Mapping[str, Any] | None = None,
+) -> Reply:
     """The reply to a failed request: ``{"error": "...", "code": "..."}`` and the error's status.
 
     The error's field and hint stand beside it, if it has them. Of a query that was refused, the
-    receipt's id stands there and in a header. An exception that is no ModellessError is a bug: its
-    text stays inside, the status is 500.
+    receipt's id stands there and in a header, and the explanation if it was asked for. An
+    exception that is no ModellessError is a bug: its text stays inside, the status is 500.
     """
     if not isinstance(error, ModellessError):
         message = "internal error; the server's log says more"
         return render_json({"error": message, "code": "internal"}, 500)
-    document = {"error": str(error), "code": code_of(type(error).__name__)}
+    document: dict[str, Any] = {"error": str(error), "code": code_of(type(error).__name__)}
     document |= {key: value for key in ("field", "hint") if (value := getattr(error, key))}
     if receipt_id is not None:
         document["receipt_id"] = receipt_id
+    if explanation is not None:
+        document["explanation"] = explanation
     reply = render_json(document, error.http_status)
     if receipt_id is not None:
         reply.headers.append((RECEIPT_HEADER, receipt_id.encode()))

@@ -31,9 +31,15 @@ PROTOCOL_PARAMETERS = (
 )
 """Parameters that v2 clients send by themselves; only ``binary_data_output`` has an effect."""
 
+EXPLAIN_PARAMETER = "explain"
+"""The parameter of a request whose reply is to say why it is as it is."""
+
 _OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER))
-_TOLERATED = frozenset(PROTOCOL_PARAMETERS)
-_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, *PROTOCOL_PARAMETERS)
+_TOLERATED = frozenset((*PROTOCOL_PARAMETERS, EXPLAIN_PARAMETER))
+_KNOWN = (
+    *(*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, EXPLAIN_PARAMETER),
+    *PROTOCOL_PARAMETERS,
+)
 _ROOT = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
 _INPUT = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _INPUT_PARAMETERS = frozenset({"binary_data_size", "content_type"})
@@ -70,6 +76,7 @@ class InferRequest:
         requested_outputs: empty for all outputs, each binary or not as ``binary_default`` says.
         tenant: who asks, by the client's own word; None if not said.
         parameters: the protocol's own parameters, as sent; none changes what modelless does.
+        explain: whether the reply is to say why.
     """
 
     id: str | None
@@ -79,6 +86,7 @@ class InferRequest:
     binary_default: bool
     tenant: str | None
     parameters: Mapping[str, Any]
+    explain: bool = False
 
 
 def parse_infer(
@@ -151,10 +159,13 @@ def read_document(
             raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
 
     given = document.get("parameters")
-    slo, tenant, others = _read_parameters(given, header_parameters, slos)
+    slo, tenant, others = read_parameters(given, header_parameters, slos)
     binary_default = others.get("binary_data_output", binary_default)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
+    explain = others.pop(EXPLAIN_PARAMETER, False)
+    if type(explain) is not bool:
+        raise invalid("parameters.explain", explain, "true or false")
 
     return InferRequest(
         request_id,
@@ -164,6 +175,7 @@ def read_document(
         binary_default,
         tenant,
         others,
+        explain,
     )
 
 
@@ -188,9 +200,10 @@ def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, 
     return value
 
 
-def _read_parameters(
+def read_parameters(
     given: object, from_headers: Mapping[str, Any], slos: Mapping[str, Mapping[str, Any]]
 ) -> tuple[SLO, str | None, dict[str, Any]]:
+    """Return the limits, the tenant and the other parameters of a request; see ``parse_infer``."""
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
     if given is None:

@@ -26,6 +26,7 @@ class Endpoint(StrEnum):
     REPOSITORY_INDEX = "repository_index"
     OPENAPI = "openapi"
     FEEDBACK = "feedback"
+    QUOTE = "quote"
     METRICS = "metrics"
     STATUS = "status"
     RECEIPT = "receipt"
@@ -60,6 +61,7 @@ _FIXED = {
     "v2/models/stats": (Endpoint.STATISTICS, _GET),
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
+    "modelless/quote": (Endpoint.QUOTE, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
     "metrics": (Endpoint.METRICS, _GET),
     "openapi.json": (Endpoint.OPENAPI, _GET),

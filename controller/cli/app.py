@@ -120,8 +120,16 @@ for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
     *(registering.variants, profiling.device, profiling.engines, profiling.profile),
     *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
-    *(versions.rollback, querying.select, simulating.simulate, simulating.compare, cluster.up),
+    *(
+        versions.rollback,
+        querying.select,
+        querying.quote,
+        simulating.simulate,
+        simulating.compare,
+        cluster.up,
+    ),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(decisions.receipts,),
     *(querying.infer, cluster.down, cluster.demo, removing.remove, removing.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

@@ -1,10 +1,11 @@
-"""``modelless history`` and ``why``."""
+"""``modelless history``, ``why`` and ``receipts``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -151,6 +152,58 @@ def why(
             typer.echo(f"  {more} entries more: modelless history --at {when}")
         for line in entry_lines(found.entries[-_SHOWN:], arrived):
             typer.echo(f"  {line}")
+
+
+def receipts(
+    ctx: typer.Context,
+    task: Annotated[
+        str | None, Option("--task", "-t", help="Task, task/model or task/model/variant.")
+    ] = None,
+    tenant: Annotated[str | None, Option(help="Of this tenant.")] = None,
+    outcome: Annotated[
+        list[str] | None, Option(help="served, served-late, refused or cancelled; repeatable.")
+    ] = None,
+    since: Annotated[
+        str, Option(metavar="TIME", help="How far back from --until: 90s, 10m, 2h.")
+    ] = _LATELY,
+    until: Annotated[
+        str | None,
+        Option(metavar="TIME", help="18:30:05, or a date and time; default: now."),
+    ] = None,
+    most: Annotated[int, Option(min=1, help="The newest so many.")] = 1000,
+    output: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write them to FILE.parquet, with all their candidates."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the receipts of queries that were kept, by tenant, task, outcome and time.
+
+    Reads the files of this machine's gateways, whether anything is up or not; a sample of the
+    queries is kept: see history.receipts_per_s in the settings. Of one of them 'modelless why' says
+    more. --output exports them as Parquet, which needs 'pip install modelless[parquet]'.
+
+    Examples: modelless receipts --task imagenet --outcome refused --since 10m; modelless receipts
+    --tenant shop --json; modelless receipts --since 24h --most 1000000 --output receipts.parquet
+    """
+    from modelless.controller.usecases import decisions
+
+    end = datetime.now(UTC)
+    if until is not None:
+        end = moment_of("until", until, end)
+    begin = end - timedelta(seconds=seconds_of("since", since))
+    found = decisions.list_receipts(
+        since=begin, until=end, tenant=tenant, task=task, outcomes=outcome or (), most=most,
+        home=ctx.obj,
+    )  # fmt: skip
+    if output is None:
+        _list(found, as_json=as_json)
+        return
+    decisions.export_receipts(found, output)
+    if as_json:
+        emit({"file": str(output), "receipts": len(found)})
+    else:
+        typer.echo(f"{len(found)} receipts in {output}")
 
 
 def _show_entries(entries: Sequence[Told]) -> None:

@@ -1,13 +1,15 @@
-"""``modelless select`` and ``infer``: one query, as a dry run and for real."""
+"""``modelless select``, ``quote`` and ``infer``: a dry run, a question, and a real query."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
+from modelless.common.errors import InfeasibleError
 from modelless.controller.cli.arguments import (
     ConfigFile,
     DeviceClasses,
@@ -89,6 +91,77 @@ def select(
         typer.echo(
             f"chosen: {placement.variant_id} on {placement.device_class} ({found.reason.value})"
         )
+
+
+def quote(
+    ctx: typer.Context,
+    task: TaskName,
+    latency_ms: LatencyMs = None,
+    min_accuracy: MinAccuracy = None,
+    max_cost_usd: MaxCostUsd = None,
+    items: Annotated[int, Option(help="Items in the query.")] = 1,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the running modelless what a query would get now, without sending it.
+
+    Shows how probably it would be in time, what would serve it, and what is nearest in each
+    direction: the fastest, the most accurate and the cheapest that meets the two other limits. Exit
+    code 4 if nothing is expected to meet the limits now.
+
+    Examples: modelless quote --task imagenet --latency-ms 40 --min-accuracy 74; modelless quote
+    --task imagenet --latency-ms 5 --json
+    """
+    slo = SLO(latency_ms, min_accuracy, max_cost_usd)
+    from modelless.controller.usecases.client import Client, parameters_of
+
+    with Client(url, home=ctx.obj) as client:
+        asked = {"task": task, "items": items, "parameters": parameters_of(slo)}
+        found = client.get("/modelless/quote", asked)
+    if as_json and found["feasible"]:
+        emit(found)
+    elif not as_json:
+        _show_quote(found)
+    if not found["feasible"]:
+        limits = [" and ".join(f"{k} {v:g}" for k, v in each.items()) for each in
+                  found["nearest_limits"]]  # fmt: skip
+        nearest = f"; nearest feasible: {', or '.join(limits)}" if limits else ""
+        error = InfeasibleError(f"nothing meets the limits now ({found['reason']}){nearest}")
+        raise Failed(error, found)
+
+
+def _show_quote(found: Mapping[str, Any]) -> None:
+    names = ("serves", "fastest", "most_accurate", "cheapest")
+    show_table(
+        [
+            "",
+            "variant",
+            "device",
+            "in time",
+            "wait ms",
+            "ms",
+            "p99 ms",
+            "accuracy",
+            "USD a million",
+        ],
+        [
+            (
+                name.replace("_", " "),
+                each["variant"],
+                each["device"],
+                f"{each['probability']:.1%}",
+                *(f"{each[key]:.1f}" for key in ("wait_ms", "latency_ms", "p99_latency_ms")),
+                f"{each['accuracy']:.1f}",
+                f"{each['cost_usd'] * 1e6:.3g}",
+            )
+            for name in names
+            if (each := found[name]) is not None
+        ],
+        title=f"{found['task']} within {found['latency_ms']:g} ms: in time with "
+        f"{found['probability']:.1%}",
+        right=range(3, 9),
+        whole=1,
+    )
 
 
 def infer(

@@ -52,6 +52,7 @@ from modelless.controller.dispatch.policy_calls import (
 )
 from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
+from modelless.controller.dispatch.quotes import Quote, Quotes
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
 from modelless.controller.dispatch.refusals import Refusals
@@ -100,6 +101,7 @@ class Dispatcher:
         )
         self._quarantine = Quarantine(instances)
         self._learner = OnlineLearner(instances)
+        self._quotes = Quotes(instances, self._waiting, self.limits)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
             QueryArrived: self._on_query_arrived,
             QueryCancelled: self._on_query_cancelled,
@@ -162,6 +164,10 @@ class Dispatcher:
         """Return how long a running batch should take, and how long it may wait, seconds."""
         return self._workers.patience(batch_id, now_s)
 
+    def quote(self, query: QueryView, now_s: float) -> Quote:
+        """Return what the query could expect if it arrived now; changes nothing."""
+        return self._quotes.quote(query, now_s)
+
     def receipt(self, query_id: int) -> Receipt | None:
         """Return the receipt of a query that is open or was closed lately; else None."""
         return self._open.by_id.get(query_id) or self.receipts.get(query_id)
@@ -184,6 +190,7 @@ class Dispatcher:
         self._tenants.count_arrival(query, work_us, now_s)
         if self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
+        self._quotes.note_arrival(receipt, now_s)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:
             last = self._waiting.find_least_urgent()

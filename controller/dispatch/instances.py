@@ -24,6 +24,7 @@ from modelless.controller.dispatch.worker_groups import (
     WorkerGroup,
     WorkerGroups,
 )
+from modelless.policies.priorities import rank
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
@@ -375,6 +376,37 @@ class ReadyInstances:
             known.shortlist,
             self.worker_counts,
         )
+
+    def start_s(
+        self, query: QueryView, allowed: NDArray[np.bool_], ahead: float, now_s: float
+    ) -> float:
+        """Return when the workers will have done their backlogs and ``ahead`` queries like this.
+
+        Each worker runs full batches of its quickest allowed variant. inf if no row is allowed.
+
+        Args:
+            query: the query.
+            allowed: which rows of its ``candidates`` may serve it, shape (n,).
+            ahead: how many queries like this one are served before it.
+            now_s: the present.
+        """
+        most, own = self.max_batch, rank(query)
+        p50_s = self.candidates(query.scope, most, now_s, own, query.size).estimates.p50_s
+        table = self._scopes.get(query.scope)
+        if table is None or not allowed.any():
+            return np.inf
+        per_s = np.where(allowed & (p50_s > 0.0), most / query.items / p50_s, 0.0)
+        of_set = np.zeros(len(table.begins))
+        np.maximum.at(of_set, table.workers_of, per_s)
+        sizes = np.diff(table.begins, append=len(table.holders))
+        of_worker = np.zeros(len(self._index))
+        np.maximum.at(of_worker, table.holders, of_set.repeat(sizes))
+        free_s = self._backlogs.snapshot_at(now_s).starts_s(own) - now_s
+        order = np.flatnonzero(of_worker)
+        order = order[free_s[order].argsort()]
+        of_worker, free_s = of_worker[order], free_s[order]
+        done_s = (ahead + (of_worker * free_s).cumsum()) / of_worker.cumsum()
+        return now_s + float(done_s.min(initial=np.inf))
 
     def set_starting(self, starting_s: Mapping[str, float]) -> None:
         """Set how soon a new worker can be ready, seconds; see ``LoadChanged.starting_s``."""

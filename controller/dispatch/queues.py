@@ -212,6 +212,10 @@ class Queue:
         del queries[place]
         return bool(queries)
 
+    def count_before(self, own: tuple[int, float, float]) -> int:
+        """Return how many of its queries go before one of this urgency."""
+        return bisect_left(self._urgencies, own)
+
     def find_expired(self, now_s: float) -> list[QueryView]:
         """Return the queries whose deadline has passed: the first ones of each rank."""
         urgencies, expired, start = self._urgencies, list[QueryView](), 0

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import Candidates, QueryView
+
+_CHOSEN = ("running", "served", "served-late")
 
 
 @dataclass(slots=True)
@@ -67,12 +72,18 @@ class Receipt:
     @property
     def predicted_cost_usd(self) -> float | None:
         """The price of the device time for the query alone, as predicted; None if unknown."""
-        if self.candidates is None:
+        row = self.chosen_row
+        if self.candidates is None or row is None:
             return None
-        row = self.row
-        if row is None:  # it was chosen when a worker fell idle
-            row = self.candidates.row_of(self.variant_id, self.device_class)
-        return None if row is None else _finite(float(self.candidates.cost_usd[row]))
+        return _finite(float(self.candidates.cost_usd[row]))
+
+    @property
+    def chosen_row(self) -> int | None:
+        """The row of ``candidates`` that serves the query; None if there is none."""
+        if self.row is not None or self.candidates is None or self.outcome not in _CHOSEN:
+            return self.row
+        # It was chosen when a worker fell idle.
+        return self.candidates.row_of(self.variant_id, self.device_class)
 
     def give_back(self) -> None:
         """Note that the worker did not accept the query, which was no attempt."""
@@ -115,20 +126,65 @@ class Receipt:
         if self.problem:
             out["problem"] = self.problem
         if self.candidates is not None:
-            out["candidates"] = explain_candidates(query, self.candidates, self.row)
+            out["candidates"] = explain_candidates(query, self.candidates, self.chosen_row)
         return out
+
+    def explain_choice(self, most: int = 16) -> dict[str, Any]:
+        """Return the choice and the nearest runners-up, with what ruled each out, as plain JSON.
+
+        Args:
+            most: how many runners-up to return. Those that miss the fewest limits come first, and
+                of these the most accurate.
+        """
+        query, candidates, row = self.query, self.candidates, self.chosen_row
+        reason = self.reason.value if self.reason else None
+        if candidates is None:
+            return {"reason": reason, "choice": None, "runners_up": [], "others": 0}
+        with np.errstate(invalid="ignore"):
+            finish_s = candidates.free_at_s + candidates.estimates.p99_s
+            misses = (candidates.accuracy_percent < query.min_accuracy_percent).astype(int)
+            misses += ~(finish_s <= query.deadline_s)
+            misses += candidates.cost_usd > query.max_cost_usd
+        order = np.lexsort((candidates.estimates.p50_s, -candidates.accuracy_percent, misses))
+        rows = [int(each) for each in order[: most + 1] if each != row][:most]
+        others = explain_candidates(query, candidates, row, rows)
+        choice = None
+        if row is not None:
+            (choice,) = explain_candidates(query, candidates, row, [row])
+        for entry in others:
+            entry["why"] = why_not(entry, choice)
+        count = len(order) - len(others) - (row is not None)
+        return {"reason": reason, "choice": choice, "runners_up": others, "others": count}
+
+
+def why_not(entry: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> str:
+    """Return why a candidate was not chosen, in words; see ``explain_candidates``."""
+    if entry["misses"]:
+        return ", ".join(entry["misses"])
+    if chosen is None:
+        return "within the limits"
+    worse = []
+    if entry["accuracy"] < chosen["accuracy"]:
+        worse.append(f"{chosen['accuracy'] - entry['accuracy']:.1f} points less accurate")
+    if entry["cost_usd"] > chosen["cost_usd"]:
+        worse.append(f"{entry['cost_usd'] / chosen['cost_usd'] - 1.0:.0%} more expensive")
+    if entry["p99_ms"] > chosen["p99_ms"]:
+        worse.append(f"{entry['p99_ms'] - chosen['p99_ms']:.1f} ms slower")
+    return "within the limits, but " + (", ".join(worse) or "the policy prefers another")
 
 
 def explain_candidates(
-    query: QueryView, candidates: Candidates, chosen: int | None
+    query: QueryView, candidates: Candidates, chosen: int | None, rows: Iterable[int] | None = None
 ) -> list[dict[str, Any]]:
-    """Return each candidate, its estimates, and the query's limits that it misses, as plain JSON.
+    """Return candidates, their estimates, and the query's limits that they miss, as plain JSON.
 
-    Latencies are of the query alone, in milliseconds. A candidate is ``too-slow`` if it would be
-    late even without a queue, and ``queue-too-long`` if it is late only because of the queue.
+    These rows, or all of them. Latencies are of the query alone, in milliseconds. A candidate is
+    ``too-slow`` if it would be late even without a queue, and ``queue-too-long`` if it is late only
+    because of the queue.
     """
-    rows = []
-    for row, placement in enumerate(candidates.placements):
+    explained = []
+    for row in range(len(candidates.placements)) if rows is None else rows:
+        placement = candidates.placements[row]
         accuracy_percent = float(candidates.accuracy_percent[row])
         cost_usd = float(candidates.cost_usd[row])
         p99_s = float(candidates.estimates.p99_s[row])
@@ -144,7 +200,7 @@ def explain_candidates(
             misses.append(Reason.QUEUE_TOO_LONG.value)
         if cost_usd > query.max_cost_usd:
             misses.append(Reason.TOO_DEAR.value)
-        rows.append(
+        explained.append(
             {
                 "variant": placement.variant_id,
                 "device_class": placement.device_class,
@@ -157,7 +213,7 @@ def explain_candidates(
                 "chosen": row == chosen,
             }
         )
-    return rows
+    return explained
 
 
 class RecentReceipts:

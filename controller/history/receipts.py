@@ -13,14 +13,14 @@ import json
 import re
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.dispatch.receipts import Receipt
+from modelless.policies.scopes import base_of, in_scope
 
 OLD_FILES_KEPT: Final = 32
 """Files of gateways that are gone: the newest stay."""
@@ -106,21 +106,42 @@ def find_receipt(folder: Path, receipt_id: str) -> dict[str, Any] | None:
     return None
 
 
-def newest_receipts(folder: Path, most: int) -> list[dict[str, Any]]:
-    """The last receipts of all gateways by arrival, oldest first."""
-    documents: list[dict[str, Any]] = []
-    for path in sorted(folder.glob(f"*{_NEWER}")):
-        last = deque(_lines(path), maxlen=most)
-        documents += [json.loads(line) for line in last]
-    return sorted(documents, key=lambda document: str(document["arrived_at"]))[-most:]
+class WantedReceipts(NamedTuple):
+    """Which receipts are asked for; None and () do not narrow.
+
+    Attributes:
+        since, until: from when to when the queries arrived, both included; with a time zone.
+        tenant: of this tenant.
+        task: for this scope or narrower: ``task[/model[/variant]]``.
+        outcomes: ``served``, ``served-late``, ``refused`` or ``cancelled``.
+        most: the newest so many.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    tenant: str | None = None
+    task: str | None = None
+    outcomes: tuple[str, ...] = ()
+    most: int = 1000
 
 
-def receipts_until(folder: Path, until: datetime, most: int) -> list[dict[str, Any]]:
-    """The last receipts of all gateways that arrived up to then, oldest first."""
-    stamp = until.astimezone(UTC).isoformat(timespec="milliseconds")
-    lines = (line for path in sorted(folder.glob("*.gz")) for line in _lines(path))
-    last = heapq.nlargest(most, (line for line in lines if _arrived(line) <= stamp), key=_arrived)
-    return [json.loads(line) for line in reversed(last)]
+def read_receipts(folder: Path, wanted: WantedReceipts) -> list[dict[str, Any]]:
+    """The newest receipts of all gateways that are wanted, oldest first."""
+    since, until = _stamp(wanted.since), _stamp(wanted.until)
+    # What a line must hold, before it is parsed: most of its text is candidates.
+    tenant = "" if wanted.tenant is None else _member("tenant", wanted.tenant)
+    outcomes = [_member("outcome", each) for each in wanted.outcomes] or [""]
+    lines = (
+        line
+        for path in sorted(folder.glob("*.gz"))
+        for line in _lines(path)
+        if (since is None or _arrived(line) >= since)
+        and (until is None or _arrived(line) <= until)
+        and tenant in line
+        and any(outcome in line for outcome in outcomes)
+        and (wanted.task is None or in_scope(_scope_of(line), wanted.task))
+    )
+    return [json.loads(line) for line in heapq.nlargest(wanted.most, lines, key=_arrived)][::-1]
 
 
 def gateway_of(receipt_id: str) -> str:
@@ -142,6 +163,18 @@ def gateway_of(receipt_id: str) -> str:
 def _arrived(line: str) -> str:
     """When the query of a line arrived, without reading all of it; such times sort as text."""
     return line.partition('"arrived_at":"')[2].partition('"')[0]
+
+
+def _scope_of(line: str) -> str:
+    return base_of(line.partition('"scope":"')[2].partition('"')[0])
+
+
+def _member(name: str, value: str) -> str:
+    return f'"{name}":{json.dumps(value)},'
+
+
+def _stamp(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -110,7 +110,7 @@ class ParquetLog:
     """A Parquet file, a row group a chunk."""
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
-        arrow, parquet = _pyarrow()
+        arrow, parquet = import_pyarrow()
         kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
         self._path = path
         self._arrow = arrow
@@ -204,16 +204,17 @@ def log_kind(path: Path) -> type[CsvLog] | type[ParquetLog]:
     if path.suffix == ".csv":
         return CsvLog
     if path.suffix == ".parquet":
-        _pyarrow()
+        import_pyarrow()
         return ParquetLog
     raise InvalidInputError.of("log", str(path), "a name ending in .parquet or .csv")
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """Return pyarrow and pyarrow.parquet; EnvironmentUnfitError if they are not installed."""
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise EnvironmentUnfitError(
             "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'; "
-            "or name the log FILE.csv"
+            "or take CSV or JSON"
         ) from None

@@ -286,14 +286,15 @@ class Client:
         reply = decode_infer(status, int(length) if length is not None else None, body)
         return replace(reply, latency_ms=latency_ms)
 
-    def get(self, path: str) -> Any:
-        """The JSON document at ``path``.
+    def get(self, path: str, document: object = None) -> Any:
+        """The JSON document at ``path``, or the answer to ``document`` posted there.
 
         Raises:
             UnavailableError: there is no answer, or it is not JSON.
             ModellessError: the server's refusal, of the kind that its status stands for.
         """
-        status, _, body = self._exchange("GET", path, {}, None)
+        sent = None if document is None else json.dumps(document).encode()
+        status, _, body = self._exchange("GET" if sent is None else "POST", path, {}, sent)
         url = f"http://{self._connection.host}:{self._connection.port}{path}"
         try:
             document = json.loads(body)

@@ -12,17 +12,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from modelless.common.errors import NotFoundError, StoreError
+from modelless.common.errors import (
+    EnvironmentUnfitError,
+    InvalidInputError,
+    NotFoundError,
+    StoreError,
+)
 from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import (
+    WantedReceipts,
     find_receipt,
     gateway_of,
-    newest_receipts,
+    read_receipts,
     receipts_folder,
-    receipts_until,
 )
 from modelless.controller.history.why import context_of
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.sim.log import import_pyarrow
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 
@@ -149,14 +155,55 @@ def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -
     return Explanation(found, entries, absent)
 
 
+OUTCOMES: Final = ("served", "served-late", "refused", "cancelled")
+
+
 def list_receipts(
-    *, until: datetime | None = None, home: Home = None
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    tenant: str | None = None,
+    task: str | None = None,
+    outcomes: Sequence[str] = (),
+    most: int = LISTED,
+    home: Home = None,
 ) -> Sequence[Mapping[str, Any]]:
-    """The last receipts that were kept, up to a time if one is given; a row each."""
-    folder = receipts_folder(home_folder(home))
-    if until is None:
-        return newest_receipts(folder, LISTED)
-    return receipts_until(folder, until, LISTED)
+    """The newest receipts that were kept on this machine, oldest first; a row each.
+
+    Args:
+        since, until: from when to when the queries arrived.
+        tenant: of this tenant.
+        task: for ``task``, ``task/model`` or ``task/model/variant``.
+        outcomes: some of ``OUTCOMES``; none is all.
+        most: so many.
+        home: see ``home_folder``.
+
+    Raises:
+        InvalidInputError: an unknown outcome.
+    """
+    for outcome in outcomes:
+        if outcome not in OUTCOMES:
+            raise InvalidInputError.of("outcome", outcome, ", ".join(OUTCOMES))
+    wanted = WantedReceipts(since, until, tenant, task, tuple(outcomes), most)
+    return read_receipts(receipts_folder(home_folder(home)), wanted)
+
+
+def export_receipts(receipts: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Write receipts into a Parquet file, a row each; ``candidates`` is a list of structures.
+
+    Raises:
+        InvalidInputError: another ending.
+        EnvironmentUnfitError: pyarrow is not installed, or the file cannot be written.
+    """
+    if file.suffix != ".parquet":
+        raise InvalidInputError.of("output", str(file), "a name ending in .parquet")
+    arrow, parquet = import_pyarrow()
+    names = dict.fromkeys(name for receipt in receipts for name in receipt)
+    columns = {name: arrow.array([each.get(name) for each in receipts]) for name in names}
+    try:
+        parquet.write_table(arrow.table(columns), file)
+    except OSError as error:
+        raise EnvironmentUnfitError(f"{file} cannot be written: {error}") from None
 
 
 def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.dispatch.receipts import explain_candidates
+from modelless.controller.dispatch.receipts import explain_candidates, why_not
 from modelless.controller.live.front.replies import error_of
 from modelless.controller.usecases.home import (
     AnyPath,
@@ -245,23 +245,6 @@ def _explain(
     row = candidates.placements.index(chosen) if chosen in candidates.placements else None
     rows = explain_candidates(query, candidates, row)
     for entry in rows:
-        entry["why"] = _why(entry, rows[row] if row is not None else None)
+        choice = rows[row] if row is not None else None
+        entry["why"] = "chosen" if entry["chosen"] else why_not(entry, choice)
     return sorted(rows, key=lambda entry: (-entry["accuracy"], entry["p50_ms"]))
-
-
-def _why(entry: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> str:
-    """Why a candidate was chosen or not, in words."""
-    if entry["chosen"]:
-        return "chosen"
-    if entry["misses"]:
-        return ", ".join(entry["misses"])
-    if chosen is None:
-        return "within the limits"
-    worse = []
-    if entry["accuracy"] < chosen["accuracy"]:
-        worse.append(f"{chosen['accuracy'] - entry['accuracy']:.1f} points less accurate")
-    if entry["cost_usd"] > chosen["cost_usd"]:
-        worse.append(f"{entry['cost_usd'] / chosen['cost_usd'] - 1.0:.0%} more expensive")
-    if entry["p99_ms"] > chosen["p99_ms"]:
-        worse.append(f"{entry['p99_ms'] - chosen['p99_ms']:.1f} ms slower")
-    return "within the limits, but " + (", ".join(worse) or "the policy prefers another")

@@ -17,6 +17,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from modelless.controller.api.feedback import parse_feedback
+from modelless.controller.api.quotes import parse_quote
+from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.cli.app import app
@@ -120,6 +122,9 @@ def test_curl_asks_for_something_that_is_there(words: list[str]) -> None:
     if endpoint is Endpoint.FEEDBACK:
         assert body
         assert parse_feedback(body.encode())
+    elif endpoint is Endpoint.QUOTE:
+        assert body
+        assert parse_quote(body.encode(), DEFAULT_LIMITS, {}, {}).task
     elif body:
         assert endpoint is Endpoint.INFER
         assert parse_infer(body.encode()).tensors

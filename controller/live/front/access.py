@@ -16,7 +16,6 @@ from modelless.controller.api.keys import (
 )
 from modelless.controller.api.tenants import TenantBooks
 from modelless.controller.api.v2_reply import Headers
-from modelless.controller.api.v2_request import InferRequest
 from modelless.controller.api.v2_routes import Endpoint
 from modelless.controller.config import Settings, is_loopback
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET, OPERATORS_HEADER
@@ -32,6 +31,7 @@ _SCOPES: Final = {
     Endpoint.STATISTICS: "infer",
     Endpoint.REPOSITORY_INDEX: "infer",
     Endpoint.RECEIPT: "infer",
+    Endpoint.QUOTE: "infer",
     Endpoint.FEEDBACK: "feedback",
     Endpoint.METRICS: "operate",
     Endpoint.STATUS: "operate",
@@ -99,24 +99,23 @@ class Access:
         """Return the limits that a request may name; under "" those of one that names none."""
         return self._own_slos.get(key.tenant, self._slos) if key is not None else self._slos
 
-    def tenant_of(self, request: InferRequest, key: Key | None) -> str:
-        """Return the tenant of a query.
+    def tenant_of(self, tenant: str | None, priority: int, key: Key | None) -> str:
+        """Return the tenant of a query that names a tenant, or None, and a priority.
 
         Raises:
             ForbiddenError: it names another tenant than its key, or a higher priority than its key
                 allows.
         """
         if key is None:
-            return request.tenant or ""
-        if request.tenant not in (None, key.tenant):
+            return tenant or ""
+        if tenant not in (None, key.tenant):
             raise ForbiddenError(
-                f"tenant: got {request.tenant!r}; the key {key.key_id} is of tenant "
+                f"tenant: got {tenant!r}; the key {key.key_id} is of tenant "
                 f"{key.tenant!r}. Leave it out."
             )
-        if request.slo.priority > key.max_priority:
+        if priority > key.max_priority:
             raise ForbiddenError(
-                f"priority: got {request.slo.priority}; the key {key.key_id} allows up to "
-                f"{key.max_priority}."
+                f"priority: got {priority}; the key {key.key_id} allows up to {key.max_priority}."
             )
         return key.tenant
 

@@ -25,6 +25,7 @@ from modelless.controller.api.grpc_calls import (
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
 from modelless.controller.api.openapi import openapi
+from modelless.controller.api.quotes import parse_quote, quote_document
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
 from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
@@ -65,7 +66,8 @@ from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Catalog, Scope
-from modelless.variants.signature import check_inputs, item_size
+from modelless.variants.signature import check_inputs, has_free_sizes, item_size, round_size
+from modelless.variants.vocabulary import SLO
 
 logger = logging.getLogger(__name__)
 
@@ -280,6 +282,8 @@ class V2Frontend:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
                 respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
+            elif found.endpoint is Endpoint.QUOTE:
+                respond(self._quote(headers, body, key))
             elif found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
             else:
@@ -447,25 +451,14 @@ class V2Frontend:
         read: _Read,
     ) -> int:
         """Hand a query to the dispatcher; returns its id."""
-        request = read.request
-        tenant = self._access.tenant_of(request, key)
+        slo = read.request.slo
+        tenant = self._access.tenant_of(read.request.tenant, slo.priority, key)
         self._access.admit(tenant, key, self._clock())
-        slo = request.slo
-        latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
         self._next_query_id += 1
-        query = QueryView(
+        query = self._view_of(slo, tenant, scope.name, read.items, arrival_s)._replace(
             query_id=self._next_query_id,
             scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
-            arrival_s=arrival_s,
-            deadline_s=arrival_s + latency_s,
-            min_accuracy_percent=slo.min_accuracy or 0.0,
-            max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
-            priority=slo.priority,
-            items=read.items,
             batch_key=tuple(array.shape[1:] for array in read.tensors.values()),
-            tenant=tenant,
-            serve_late=slo.serves_late,
-            has_default_deadline=slo.latency_ms is None,
             size=item_size(scope.task, read.tensors),
         )
         self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
@@ -476,6 +469,40 @@ class V2Frontend:
             raise
         self._carry_out(effects)
         return query.query_id
+
+    def _view_of(
+        self, slo: SLO, tenant: str, scope: str, items: int, arrival_s: float
+    ) -> QueryView:
+        latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
+        return QueryView(
+            query_id=0,
+            scope=scope,
+            arrival_s=arrival_s,
+            deadline_s=arrival_s + latency_s,
+            min_accuracy_percent=slo.min_accuracy or 0.0,
+            max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
+            priority=slo.priority,
+            items=items,
+            tenant=tenant,
+            serve_late=slo.serves_late,
+            has_default_deadline=slo.latency_ms is None,
+        )
+
+    def _quote(self, headers: Headers, body: bytes | memoryview, key: Key | None) -> Reply:
+        """Say what a query would get now; to its tenant's rate, that is a query."""
+        said = read_headers(headers, self.limits)
+        asked = parse_quote(body, self.limits, said.parameters, self._access.slos(key))
+        scope = self._find_served(Route(Endpoint.QUOTE, asked.task), key)
+        tenant = self._access.tenant_of(asked.tenant, asked.slo.priority, key)
+        now_s = self._clock()
+        self._access.admit(tenant, key, now_s)
+        if key is not None:
+            self._access.books.close(tenant)
+        query = self._view_of(asked.slo, tenant, scope.name, asked.items, now_s)
+        if asked.item_size and has_free_sizes(scope.task):
+            query = query._replace(size=round_size(asked.item_size))
+        quote = self._dispatcher.quote(query, now_s)
+        return render_json(quote_document(asked.task, query.deadline_s - now_s, quote))
 
     def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
         """Forget an open query, if it is still open; its tenant pays what it cost."""
@@ -665,6 +692,8 @@ class V2Frontend:
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
         parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
+        if found.read.request.explain:
+            parameters["explanation"] = receipt.explain_choice()
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))
         try:
             body, headers = found.read.render(
@@ -691,9 +720,12 @@ class V2Frontend:
         if effect.reason is Reason.POLICY_FAILED:
             logger.error("query %d: %s", effect.query_id, effect.message)
         found = self._close(effect.query_id)
+        receipt = self._dispatcher.receipt(effect.query_id)
         if found is not None:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
-            found.respond(render_error(error_of(effect), receipt_id))
-        receipt = self._dispatcher.receipt(effect.query_id)
+            explanation = None
+            if receipt is not None and found.read.request.explain:
+                explanation = receipt.explain_choice()
+            found.respond(render_error(error_of(effect), receipt_id, explanation))
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

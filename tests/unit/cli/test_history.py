@@ -135,6 +135,38 @@ def test_why_tells_from_what_was_kept(run: Run, home: Path) -> None:
     assert run("why", "nonsense").code == InvalidInputError.exit_code
 
 
+def test_receipts_are_listed_and_exported(run: Run, home: Path, tmp_path: Path) -> None:
+    world = World()
+    world.add_worker()
+    world.ask(latency_ms=100.0, tenant="shop")
+    world.finish()
+    world.ask(latency_ms=1.0, tenant="other")
+    receipts = [world.dispatcher.receipt(number) for number in (1, 2)]
+    documents = [receipt_document("gw", each, world.now_s) for each in receipts if each is not None]
+    ReceiptFiles(receipts_folder(home), "gw", 1 << 20).write(documents)
+
+    def found(*words: object) -> list[str]:
+        rows = run("receipts", *words, "--json").document["receipts"]
+        return [row["receipt_id"] for row in rows]
+
+    assert found() == ["gw-1", "gw-2"]
+    assert found("--tenant", "shop") == ["gw-1"]
+    assert found("--tenant", "nobody") == []
+    assert found("--outcome", "refused") == ["gw-2"]
+    assert found("--task", "imagenet", "--most", 1) == ["gw-2"]
+    assert found("--until", "2020-01-01T00:00:00") == []
+    assert "gw-1" in run("receipts").out
+    assert "served-late" in run("receipts", "--outcome", "late").err
+    assert run("receipts", "--output", tmp_path / "a.txt").code == InvalidInputError.exit_code
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert "2 receipts in" in run("receipts", "--output", tmp_path / "a.parquet").out
+    rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [row["receipt_id"] for row in rows] == ["gw-1", "gw-2"]
+    assert rows[0]["tenant"] == "shop"
+    assert rows[1]["candidates"][0]["misses"] == ["too-slow"]
+    assert "0 receipts" in run("receipts", "--tenant", "no", "--output", tmp_path / "b.parquet").out
+
+
 def test_replay_says_identical_or_shows_the_difference(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ def test_refreshed_estimates_decide() -> None:
 def test_estimates_are_asked_for_once_and_not_for_each_query() -> None:
     world = World()
     world.add_worker()
-    world.ask()
+    world.ask(latency_ms=1000.0)
     calls = world.cost_model.calls
     for _ in range(10):
         world.ask(latency_ms=1000.0)

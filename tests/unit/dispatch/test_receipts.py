@@ -8,7 +8,9 @@ import math
 import pytest
 
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts, explain_candidates
+from modelless.policies.discovery import build_policy
 from modelless.policies.reasons import Reason
+from modelless.policies.seams import SelectionPolicy
 
 from .world import LADDER, World, make_query
 
@@ -176,3 +178,39 @@ def test_a_receipt_that_comes_twice_counts_once() -> None:
         book.add(Receipt(make_query(1, 0.0)))
     book.add(Receipt(make_query(2, 0.0)))
     assert len(book) == 2
+
+
+def test_an_explanation_has_the_choice_and_what_ruled_the_others_out() -> None:
+    for policy in ("best-value", "cheapest-feasible"):
+        world = World(build_policy(SelectionPolicy, policy))  # type: ignore[type-abstract]
+        world.add_worker()
+        query = world.ask(latency_ms=30.0, min_accuracy=71.0)
+        world.finish()
+        receipt = world.dispatcher.receipt(query)
+        assert receipt is not None
+        found = receipt.explain_choice()
+        assert found["choice"]["variant"] == FP32
+        assert found["reason"] == policy
+        assert [(each["variant"], each["why"]) for each in found["runners_up"]] == [
+            (LITE2, "too-slow"),
+            (INT8, "too-inaccurate"),
+        ]
+        assert found["others"] == 0
+        assert [each["chosen"] for each in receipt.explain()["candidates"]] == [False, True, False]
+        fewer = receipt.explain_choice(most=1)
+        assert [each["variant"] for each in fewer["runners_up"]] == [LITE2]
+        assert fewer["others"] == 1
+
+
+def test_a_refusal_is_explained_too() -> None:
+    world = World()
+    world.add_worker()
+    receipt = world.dispatcher.receipt(world.ask(latency_ms=15.0, min_accuracy=78.0))
+    assert receipt is not None
+    found = receipt.explain_choice()
+    assert found["choice"] is None
+    assert found["reason"] == "limits-conflict"
+    assert found["runners_up"][0]["misses"] == ["too-slow"]
+    unknown = world.dispatcher.receipt(world.ask(scope="none"))
+    assert unknown is not None
+    assert unknown.explain_choice()["runners_up"] == []

@@ -6,6 +6,7 @@ import asyncio
 import os
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,12 @@ from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.history.receipts import (
     OLD_FILES_KEPT,
     ReceiptFiles,
+    WantedReceipts,
     drop_old_files,
     find_receipt,
     gateway_of,
-    newest_receipts,
+    read_receipts,
     receipts_folder,
-    receipts_until,
 )
 from modelless.controller.live.front.receipt_log import ReceiptLog, sample
 from tests.unit.dispatch.world import World, make_query
@@ -71,7 +72,9 @@ def test_what_arrived_up_to_a_time_is_found_in_all_gateways_files(tmp_path: Path
     assert (tmp_path / "a.older.gz").exists()
 
     def until(text: str, most: int) -> list[str]:
-        found = receipts_until(tmp_path, datetime.fromisoformat(text), most)
+        found = read_receipts(
+            tmp_path, WantedReceipts(until=datetime.fromisoformat(text), most=most)
+        )
         return [str(each["receipt_id"]) for each in found]
 
     assert until("2026-03-01T12:00:58+00:00", 3) == ["b-55", "a-56", "b-57"]
@@ -80,7 +83,7 @@ def test_what_arrived_up_to_a_time_is_found_in_all_gateways_files(tmp_path: Path
 
 
 def document(number: int, **more: object) -> dict[str, object]:
-    arrived = f"2026-03-01T12:00:{number % 60:02d}+00:00"
+    arrived = f"2026-03-01T12:{number // 60:02d}:{number % 60:02d}.000+00:00"
     return {"receipt_id": f"gw-{number}", "arrived_at": arrived, **more}
 
 
@@ -93,10 +96,44 @@ def test_files_are_bounded_and_the_newest_are_found(tmp_path: Path) -> None:
     assert find_receipt(tmp_path, "gw-29") is None  # long gone, and no beginning of another
     assert find_receipt(tmp_path, "other-1") is None
     files.write([document(300), document(301)])
-    assert [d["receipt_id"] for d in newest_receipts(tmp_path, 2)] == ["gw-300", "gw-301"]
+    assert [d["receipt_id"] for d in read_receipts(tmp_path, WantedReceipts(most=2))] == [
+        "gw-300",
+        "gw-301",
+    ]
     newest = tmp_path / "gw.receipts.gz"
     newest.write_bytes(newest.read_bytes()[:-5])  # killed while it wrote
     assert find_receipt(tmp_path, "gw-299") == document(299)
+
+
+def test_receipts_are_found_by_tenant_task_outcome_and_time(tmp_path: Path) -> None:
+    rows = [
+        ("shop", "imagenet", "served"),
+        ("shop", "imagenet/lite0", "refused"),
+        ("other", "imagenet", "served"),
+        ("shop", "speech", "served-late"),
+        ('sho"p', "imagenet with imagenet/lite0/int8@2", "served"),
+    ]
+    ReceiptFiles(tmp_path, "gw", 1 << 20).write(
+        document(number, scope=scope, tenant=tenant, outcome=outcome, last=None)
+        for number, (tenant, scope, outcome) in enumerate(rows)
+    )
+
+    def found(**wanted: Any) -> list[int]:
+        told = read_receipts(tmp_path, WantedReceipts(**wanted))
+        return [int(each["receipt_id"].removeprefix("gw-")) for each in told]
+
+    assert found() == [0, 1, 2, 3, 4]
+    assert found(tenant="shop") == [0, 1, 3]
+    assert found(tenant='sho"p') == [4]
+    assert found(tenant="sh") == []
+    assert found(task="imagenet") == [0, 1, 2, 4]
+    assert found(task="imagenet/lite0") == [1]
+    assert found(task="image") == []
+    assert found(outcomes=("served",)) == [0, 2, 4]
+    assert found(outcomes=("refused", "served-late"), tenant="shop") == [1, 3]
+    since = datetime.fromisoformat("2026-03-01T12:00:02+00:00")
+    assert found(since=since, most=2) == [3, 4]
+    assert found(since=since, until=since) == [2]
 
 
 def test_files_of_gateways_long_gone_are_dropped(tmp_path: Path) -> None:
@@ -134,7 +171,9 @@ def test_a_log_writes_a_sample_and_at_the_end_the_rest(tmp_path: Path) -> None:
         log.close(world.dispatcher.receipts)
 
     asyncio.run(serve())
-    told = {row["query_id"]: row for row in newest_receipts(receipts_folder(tmp_path), 100)}
+    told = {
+        row["query_id"]: row for row in read_receipts(receipts_folder(tmp_path), WantedReceipts())
+    }
     assert sorted(told) == [*queries, queries[-1] + 1]
     assert told[queries[0]]["outcome"] == "served"
     assert told[queries[0]]["candidates"]

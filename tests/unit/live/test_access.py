@@ -34,6 +34,7 @@ KEYS = {
 }
 OPERATOR, SOCKET = {OPERATORS_HEADER: OF_PORT}, {OPERATORS_HEADER: OF_SOCKET}
 STATUS, FEEDBACK = "/modelless/status", "/modelless/feedback"
+QUOTE = "/modelless/quote"
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", INFER): {"shop", "other", "asks", "admin"},
         ("GET", f"/v2/models/{TASK.name}"): {"shop", "other", "asks", "admin"},
         ("POST", "/v2/repository/index"): {"shop", "other", "asks", "admin"},
+        ("POST", QUOTE): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
     }
@@ -102,6 +104,50 @@ def test_tenant_and_priority_come_from_the_key(run: Callable[..., None]) -> None
         number = answer.document["parameters"]["receipt_id"]
         told = await front.send("GET", f"/modelless/receipts/{number}", headers=bearer("shop"))
         assert told.document["tenant"] == "shop"
+
+    run(test)
+
+
+def test_a_quote_is_bound_by_the_key_as_a_query_is(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for asked, name, status in (
+            ({"parameters": {"priority": 3, "latency_ms": 1000}}, "shop", 200),
+            ({"parameters": {"priority": 4}}, "shop", 403),
+            ({"parameters": {"tenant": "other"}}, "shop", 403),
+            ({}, "other", 404),  # it is private
+            ({"task": "none"}, "shop", 404),
+            ({"items": 0}, "shop", 400),
+            ({"itmes": 1}, "shop", 400),
+            ({"parameters": {"latncy_ms": 1}}, "shop", 400),
+            ({}, "shop", 429),  # that was its rate
+        ):
+            body = json.dumps({"task": TASK.name, **asked}).encode()
+            answer = await front.send("POST", QUOTE, body, bearer(name))
+            assert answer.status == status, (asked, answer)
+            if status == 200:
+                assert answer.document["feasible"] is True
+                assert answer.document["serves"]["variant"].startswith(TASK.name)
+                assert answer.document["probability"] > 0.9
+        assert not front.ran
+        assert (await front.send("POST", QUOTE, b" " * 20_000, bearer("shop"))).status == 413
+
+    run(test, tenants={"shop": {"max_queries_per_s": 0.01, "private": [TASK.name]}})
+
+
+def test_a_reply_says_why_if_it_is_asked(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        answer = await front.send("POST", INFER, query(explain=True), bearer("shop"))
+        told = answer.document["parameters"]
+        assert told["explanation"]["choice"]["variant"] == told["variant"]
+        refused = await front.send("POST", INFER, query(explain=True, min_accuracy=99))
+        assert refused.status == 401
+        headers = bearer("shop")
+        refused = await front.send("POST", INFER, query(explain=True, min_accuracy=99), headers)
+        assert refused.status == 422
+        assert refused.document["explanation"]["reason"] == "too-inaccurate"
+        assert all(e["misses"] for e in refused.document["explanation"]["runners_up"])
+        silent = await front.send("POST", INFER, query(), bearer("shop"))
+        assert "explanation" not in silent.document["parameters"]
 
     run(test)
 

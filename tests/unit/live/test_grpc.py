@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import subprocess
 import time
@@ -118,6 +119,10 @@ def test_queries_of_all_sizes_are_answered(knowledge: Knowledge, tmp_path: Path)
         assert parameters["variant"].string_param.startswith(f"{TASK.name}/mean/")
         assert parameters["accuracy"].double_param > 0
         assert parameters["receipt_id"].string_param.startswith("g-")
+
+        result = client.infer(TASK.name, [image(1)], parameters={"explain": True})
+        told = json.loads(result.get_response().parameters["explanation"].string_param)
+        assert told["choice"]["variant"].startswith(f"{TASK.name}/mean/")
 
         large = client.infer(TASK.name, [image(1, 1200)])  # 4 MB
         assert large.as_numpy("scores").shape == (1, 4)

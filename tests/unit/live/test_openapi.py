@@ -68,7 +68,12 @@ def test_answers_and_refusals_are_as_described(
         INFER: [
             query(), query(min_accuracy=99.0), query(latncy_ms=1), b"", b"{}", b"[1]", b"\xff",
             query((9, 2, 2, 3)), query(latency_ms=0), query(slo="none"),
+            query(explain=True), query(explain=1), query(min_accuracy=99.0, explain=True),
         ],
+        "/modelless/quote": [
+            json.dumps({"task": TASK.name, "parameters": limits}).encode()
+            for limits in ({}, {"latency_ms": 0.01}, {"min_accuracy": 99}, {"x": 1})
+        ] + [b"{}", b'{"task": "none"}'],
         "/modelless/feedback": [b"{}", b"", b'{"feedback": []}'],
     }  # fmt: skip
 
@@ -99,6 +104,8 @@ def test_answers_and_refusals_are_as_described(
     [
         (query(), True),
         (query(latency_ms=40, min_accuracy=74, when_late="serve", triton_x=1), True),
+        (query(explain=True), True),
+        (query(explain=1), False),
         (query(latncy_ms=40), False),
         (query(latency_ms=0), False),
         (query(latency_ms="40"), False),
