@@ -40,7 +40,7 @@ _PUBLISHED = "-published"
 SCALINGS: Mapping[str, Suite] = {
     "fixed": {"scaling": "fixed"},
     "one-variant": {"scaling": "one-variant"},
-    "expected-value": {"scaling": "expected-value", "forecast": "ewma"},
+    "expected-value": {"scaling": "expected-value"},
     "on-demand": {"scaling": "on-demand"},
     "unserved-demand": {"scaling": "unserved-demand"},
     "infaas-autoscaler": {"scaling": "infaas-autoscaler", "placement": "least-utilised"},

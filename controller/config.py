@@ -196,7 +196,7 @@ class PolicySettings(_Section):
     eviction: PolicySpecification = Field(
         "miss-cost", description="ranks instances for eviction when memory is short"
     )
-    forecast: PolicySpecification = Field("ewma", description="predicts demand")
+    forecast: PolicySpecification = Field("last-value", description="predicts demand")
 
 
 class ResidencySettings(_Section):

@@ -57,7 +57,8 @@ def test_a_slow_worker_takes_longer(tmp_path: Path) -> None:
 
 def test_failing_loads_are_tried_again(tmp_path: Path) -> None:
     fault = {"kind": "load-fails", "variant": "vision/rung-02/*", "at_s": 0, "until_s": 4}
-    books, figures = run(tmp_path, faults=[fault], warm_start=False)
+    everywhere = {"scaling": "fixed"}
+    books, figures = run(tmp_path, faults=[fault], warm_start=False, policies=everywhere)
     failed = [row for row in books.control if row["action"] == "load-failed"]
     assert figures["failed_loads"] == len(failed) > 4
     assert all(row["at_s"] < 4.0 for row in failed)

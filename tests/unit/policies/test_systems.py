@@ -26,7 +26,6 @@ def test_the_packaged_systems_are_whole() -> None:
         "selection": "best-value",
         "scaling": "expected-value",
         "eviction": "miss-cost",
-        "forecast": "ewma",
     }
     for system in known.values():
         assert "selection" in system.policies, system.name
