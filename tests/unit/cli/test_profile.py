@@ -110,7 +110,7 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
         record_drifts(registry.store, [drift], {"cpu-1": "another machine"})
-        assert drifted_placements(registry.store, host_facts()) == {drift.placement}
+        assert drifted_placements(registry.store, host_facts()) == {drift.placement: 1.5}
     found = run("profile", *QUICK, "--drifted", "--json").document
     assert (found["measured"], found["skipped"]) == (1, [])
     now = [p["variant"] for p in found["placements"] if p["batches"][0]["measured_now"]]
@@ -123,7 +123,7 @@ def test_a_trusted_measurement_settles_a_drift(registered: Path) -> None:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": here.fingerprint})
         later = datetime.now(UTC) + timedelta(seconds=1)
-        for trusted, left in ((False, {drift.placement}), (True, set())):
+        for trusted, left in ((False, {drift.placement: 1.5}), (True, {})):
             row = measurement(SMALL, 1, 5.0, measured_at=later, trusted=trusted)
             Records(registry.store).add(row)
             assert drifted_placements(registry.store, here) == left
