@@ -91,7 +91,7 @@ def make(
         str | None, Option(metavar="TIME", help="Time for profiling, e.g. 90s.")
     ] = None,
     accept_noise: Annotated[
-        bool, Option("--accept-noise", help="Do not wait for a quiet machine to profile.")
+        bool, Option("--accept-noise", help="Do not wait a moment for a quiet machine.")
     ] = False,
     report: Annotated[
         Path | None,

@@ -78,7 +78,7 @@ def profile(
     ] = None,
     accept_noise: Annotated[
         bool,
-        Option("--accept-noise", help="Measure on a noisy machine too; marked as not trusted."),
+        Option("--accept-noise", help="Do not wait a moment for a quiet machine."),
     ] = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write the measurements as CSV.")
@@ -104,8 +104,9 @@ def profile(
 
     Latency by batch and by the size of items, throughput, memory, load time. What was measured here
     before is not measured again, so an interrupted run goes on where it was left; --drifted
-    measures only what was slower or quicker in service since. A machine too noisy to be trusted is
-    refused with exit code 10. The device itself is measured first, once: see 'modelless device'.
+    measures only what was slower or quicker in service since. What is measured on a busy
+    machine is marked, and measured again by the next run. The device itself is measured first,
+    once: see 'modelless device'.
 
     Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; modelless profile report
     imagenet (pictures of what was measured); modelless profile -- report (a task called report)

@@ -74,6 +74,15 @@ def select(
         )  # fmt: skip
     if not as_json:
         _show_selection(found)
+    if drifted := [entry for entry in found.candidates if entry["in_service"] is not None]:
+        shown = ", ".join(
+            f"{entry['variant']} on {entry['device_class']} {entry['in_service']:.2f} times"
+            for entry in drifted
+        )
+        say(
+            f"note: latencies are as profiled; in service it took {shown} as long, and a running "
+            "modelless chooses by that; 'modelless profile --drifted' measures again"
+        )
     for name, why in found.dominated.items():
         say(f"note: {name} is not served: {why}")
     if names_without := found.without_profile:

@@ -54,11 +54,15 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
             None,
         )
     if reason is Reason.QUEUE_TOO_LONG and candidates is not None:
-        wait_s = _wait_s(query, candidates)
+        took_s, waited_s = _soonest_answer(query, candidates)
+        late_s = took_s - (query.deadline_s - query.arrival_s)
+        now = "other queries go before it"
+        if late_s > 0.0:
+            now = f"now takes {took_s * 1e3:.4g} ms, {waited_s * 1e3:.4g} ms of them waiting"
         return (
-            f"{_limits(query)} could be met by an idle system, but the queue is "
-            f"{wait_s * 1e3:.0f} ms long; try again, or allow more latency or less accuracy",
-            max(_until_admitted_s(query, candidates), 0.05),
+            f"{_limits(query)} could be met by an idle system, but {now}; "
+            "try again, or allow more latency or less accuracy",
+            max(late_s, 0.05) if math.isfinite(late_s) else 1.0,
         )
     loaded = candidates.estimates.p99_s if candidates is not None else np.empty(0)
     if reason is Reason.NOTHING_READY and len(loaded) and not np.isfinite(loaded).any():
@@ -133,26 +137,24 @@ def nearest_limits(query: QueryView, candidates: Candidates) -> tuple[Offer, ...
     return tuple(offers)
 
 
-def _until_admitted_s(query: QueryView, candidates: Candidates) -> float:
-    """Return after how many seconds the queue is short enough for such a query, without others."""
+def _soonest_answer(query: QueryView, candidates: Candidates) -> tuple[float, float]:
+    """Return how long after its arrival the query would be answered, and how long it would wait.
+
+    Seconds, by the p99 of the variant that would answer first of those that meet the limits when
+    idle; NaN if there is none.
+    """
+    p99_s, free_at_s = candidates.estimates.p99_s, candidates.free_at_s
     fits = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
         candidates.cost_usd <= query.max_cost_usd
     )
-    limit_s = query.deadline_s - query.arrival_s
-    p99_s = candidates.estimates.p99_s
-    fits &= (p99_s <= limit_s) & np.isfinite(p99_s) & np.isfinite(candidates.free_at_s)
-    done_s = candidates.free_at_s[fits] + p99_s[fits] - candidates.now_s
-    return float(done_s.min()) - limit_s if len(done_s) else 1.0
-
-
-def _wait_s(query: QueryView, candidates: Candidates) -> float:
-    """Return how long the query would have waited for a variant that fits otherwise, seconds."""
-    fits = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
-        candidates.cost_usd <= query.max_cost_usd
+    fits &= (p99_s <= query.deadline_s - query.arrival_s) & np.isfinite(p99_s + free_at_s)
+    if not fits.any():
+        return math.nan, math.nan
+    took_s, waited_s = min(
+        (free_s - query.arrival_s + run_s, free_s - query.arrival_s)
+        for free_s, run_s in zip(free_at_s[fits].tolist(), p99_s[fits].tolist(), strict=True)
     )
-    free_at_s = candidates.free_at_s[fits & np.isfinite(candidates.free_at_s)]
-    soonest_s = float(free_at_s.min()) if len(free_at_s) else candidates.now_s
-    return max(soonest_s - query.arrival_s, 0.0)
+    return took_s, max(waited_s, 0.0)
 
 
 def _round_up(value: float) -> float:

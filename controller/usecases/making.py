@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from modelless.common.errors import (
     EnvironmentUnfitError,
     IntegrityError,
     InvalidInputError,
-    NoisyMachineError,
 )
 from modelless.common.files import write_whole
 from modelless.controller.usecases.family import Family, FamilyOrder, Member, make_family
@@ -208,8 +207,7 @@ def make(
         device_classes: to profile on.
         batches: sizes to profile, ascending.
         budget_s: time for profiling.
-        accept_noise: do not wait for a quiet machine to profile. On one that stays noisy, variants
-            are profiled all the same; such measurements are not trusted.
+        accept_noise: do not wait a moment for a quiet machine to profile; see ``profile``.
         report: draw the family to this folder.
         draws_report: without a ``report``, draw it to ``MODEL-report`` if Matplotlib is installed.
         home: see ``home_folder``.
@@ -300,12 +298,7 @@ def make(
         )
         family = make_family(registry, home_folder(home), order, on_progress)
         variants = [member.variant for member in family.members]
-        try:
-            failed = _profile(registry, variants, devices, facts, settings, on_progress)
-        except NoisyMachineError as error:
-            on_progress(Note(f"note: profiled all the same, and marked as not trusted: {error}"))
-            noisy = replace(settings, accept_noise=True)
-            failed = _profile(registry, variants, devices, facts, noisy, on_progress)
+        failed = _profile(registry, variants, devices, facts, settings, on_progress)
         least, victors = _compare(registry, known_task, devices, facts)
         made = MadeFamily(order, family, devices, least, victors, failed)
         if folder is not None or draws_report:

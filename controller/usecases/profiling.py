@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from modelless.common.errors import (
     IntegrityError,
     InvalidInputError,
     ModellessError,
-    NoisyMachineError,
 )
 from modelless.controller.usecases.home import (
     AnyPath,
@@ -53,7 +52,7 @@ from modelless.profiler.measure.item_shapes import (
 from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
-from modelless.profiler.measure.progress import ProgressEvent
+from modelless.profiler.measure.progress import EventKind, ProgressEvent
 from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog
@@ -176,7 +175,8 @@ def profile(
             the others are measured at the smallest and the largest batch.
         budget_s: time for all of it, spent on the measurements that improve predictions most.
         target_error: stop when the rest is predicted this well: median relative error, 0.05 is 5 %.
-        accept_noise: measure on a noisy machine too; such measurements are not trusted.
+        accept_noise: do not wait a moment for a quiet machine. On one that stays noisy, the
+            latencies are wider, and the measurements are not trusted.
         again: measure again what is measured already.
         drifted: measure again only what was slower or quicker in service than its profile.
         neighbours: also run a few placements in pairs.
@@ -187,7 +187,6 @@ def profile(
     Raises:
         NotFoundError: an unknown scope, or nothing is registered.
         InvalidInputError: an unknown device class, or a file that cannot be written.
-        NoisyMachineError: the machine is too noisy, and noise is not accepted.
 
     Examples:
         >>> profiles = modelless.profile("imagenet", budget_s=90)  # doctest: +SKIP
@@ -350,6 +349,12 @@ def _fits(task: Task, shape: ItemShape) -> bool:
         return False
 
 
+_BUSY: Final = (
+    "Latencies come out wider and are not trusted; once it is quiet, the same command measures "
+    "them again"
+)
+
+
 def measure_jobs(
     jobs: Sequence[MeasurementJob],
     records: Records | _Anew,
@@ -358,13 +363,16 @@ def measure_jobs(
     strategy: MeasurementStrategy | None,
     on_progress: Progress,
 ) -> CampaignResult:
-    """Run a campaign and report its progress: at typical sizes first, then at the others.
-
-    Raises:
-        NoisyMachineError: see ``run_campaign``.
-    """
+    """Run a campaign and report its progress: at typical sizes first, then at the others."""
+    is_noisy = False
 
     def show(event: ProgressEvent) -> None:
+        nonlocal is_noisy
+        if event.kind is EventKind.NOISY:
+            if not is_noisy:
+                on_progress(Note(f"note: measured on a busy machine: {event.message}. {_BUSY}"))
+            is_noisy = True
+            return
         now = ""
         if event.placement is not None:
             now = f"{event.placement.variant_id} on {event.placement.device_class}"
@@ -396,8 +404,6 @@ def measure_jobs(
                 result.elapsed_s + more.elapsed_s,
             )
         return result
-    except NoisyMachineError as error:
-        raise NoisyMachineError(f"{error} (--accept-noise)") from None
     except KeyboardInterrupt:
         on_progress(Note("what was measured so far is kept; the same command goes on from here"))
         raise
@@ -447,13 +453,10 @@ def _measure_pairs(
     representatives = choose_representatives(jobs, best_points(rows))
     total = sum(o.job.device == e.job.device for o in representatives for e in representatives)
     runs: list[PairRun] = []
-    try:
-        for run in run_pairs(representatives, facts, accept_noise=accept_noise):
-            records.add(run)
-            runs.append(run)
-            on_progress(Step("running pairs", len(runs), total, run.placement.variant_id))
-    except NoisyMachineError as error:
-        raise NoisyMachineError(f"{error} (--accept-noise)") from None
+    for run in run_pairs(representatives, facts, accept_noise=accept_noise):
+        records.add(run)
+        runs.append(run)
+        on_progress(Step("running pairs", len(runs), total, run.placement.variant_id))
     return runs
 
 

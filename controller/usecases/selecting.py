@@ -39,6 +39,7 @@ from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
 from modelless.profiler.cost_model.dominated import without_dominated
+from modelless.profiler.cost_model.drift_history import drifted_placements
 from modelless.profiler.cost_model.host_model import cost_inputs_of, read_measurements
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
@@ -61,8 +62,10 @@ class Selection:
         chosen: the placement that would serve it; None if it is refused.
         reason: of the choice or the refusal; None if the policy waits for more queries.
         refusal: the error that the client would get; None if something was chosen.
-        candidates: a row each, the most accurate first; ``predicted`` says whether its latencies
-            are predictions, because nothing was measured at this batch size or around it.
+        candidates: a row each, the most accurate first. Latencies are those of the profile;
+            ``predicted`` says whether they are predictions, because nothing was measured at this
+            batch size or around it. ``in_service`` is by what factor it took longer than its
+            profile while serving, which a running modelless corrects; None if not by much.
         accuracies: of the scope's variants, by id.
         without_profile: variants that have no profile here.
         dominated: why variants are not served, by id.
@@ -151,6 +154,9 @@ def select(
         measured = read_measurements(registry, devices, facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, device_classes)
+        in_service: dict[Placement, float] = {}
+        for kind in sorted({device.kind for device in devices}):
+            in_service |= drifted_placements(registry.store, facts, kind)
         inputs = cost_inputs_of(
             registry, catalog, every, facts, measured, unmeasured=settings.serve_unmeasured
         )
@@ -200,6 +206,7 @@ def select(
                 "predicted": inputs.is_predicted(
                     Placement(entry["variant"], entry["device_class"]), batch
                 ),
+                "in_service": in_service.get(Placement(entry["variant"], entry["device_class"])),
                 **accuracy_fields(accuracies[entry["variant"]]),
             }
             for entry in _explain(query, candidates, chosen)

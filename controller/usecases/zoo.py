@@ -117,6 +117,8 @@ def _add(registry: Registry, entry: zoo.ZooEntry, force: bool, on_progress: Prog
         known = _added_before(registry, entry.name)
         if known and all(_is_sound(registry, variant) for variant in known):
             return AddedEntry(entry.name, known, frozenset(), was_there=True)
+    with registry.store.transaction():
+        pass  # a store that cannot be written is told before the work
 
     def show(stage: str, done: int, total: int) -> None:
         on_progress(Step(f"adding {entry.name}", done, total, stage))

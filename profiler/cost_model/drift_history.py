@@ -45,8 +45,12 @@ def record_drifts(store: Store, drifts: Iterable[Drift], fingerprints: Mapping[s
         )
 
 
-def drifted_placements(store: Store, facts: DeviceFacts, kind: str = "cpu") -> set[Placement]:
+def drifted_placements(
+    store: Store, facts: DeviceFacts, kind: str = "cpu"
+) -> dict[Placement, float]:
     """Returns the placements that drifted on that machine and were not reliably measured since.
+
+    Each has the factor of what it took in service over what was measured, as last noted.
 
     Args:
         store: holds the entries and the measurements.
@@ -62,13 +66,14 @@ def drifted_placements(store: Store, facts: DeviceFacts, kind: str = "cpu") -> s
             newest = measured.get(row.placement, row.measured_at)
             measured[row.placement] = max(newest, row.measured_at)
     with store.session() as session:
-        notes = list(session.scalars(select(HistoryRow).where(HistoryRow.kind == KIND)))
+        query = select(HistoryRow).where(HistoryRow.kind == KIND).order_by(HistoryRow.at)
+        notes = list(session.scalars(query))
     fingerprint = facts.fingerprint_of(kind)
-    drifted = set()
+    drifted = {}
     for note in notes:
         placement = Placement(note.subject, note.details["device_class"])
         if note.details["fingerprint"] == fingerprint and (
             placement not in measured or measured[placement] < note.at
         ):
-            drifted.add(placement)
+            drifted[placement] = float(note.details["factor"])
     return drifted

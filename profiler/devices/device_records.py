@@ -85,7 +85,8 @@ class DeviceRecords:
     def add(self, device: DeviceClass, facts: DeviceFacts, rates: DeviceRates) -> bool:
         """Store ``rates`` in place of older ones of the same machine, in one transaction.
 
-        Rates that are not trusted do not replace trusted ones of the same engine version.
+        Rates that are not trusted do not replace trusted ones of the same engine version, and a
+        store that is read-only stays as it is.
 
         Returns:
             Whether the rates were stored.
@@ -93,6 +94,8 @@ class DeviceRecords:
         Raises:
             StoreError: the store cannot be written.
         """
+        if self._store.is_read_only:
+            return False
         fingerprint = facts.fingerprint_of(device.kind)
         with self._store.transaction() as session:
             row = session.get(DeviceClassRow, device.name, with_for_update=True)

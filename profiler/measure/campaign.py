@@ -22,7 +22,7 @@ from modelless.profiler.measure.noise import (
     PROBE_RUNS,
     Noise,
     NoiseLimits,
-    require_quiet,
+    await_quiet,
 )
 from modelless.profiler.measure.progress import (
     EventKind,
@@ -81,8 +81,8 @@ class CampaignSettings:
             and each is measured at its smallest batch size even beyond its share. With a strategy,
             the points that it chooses first get the time until none is left.
         noise_limits: limits beyond which a measurement is not trusted.
-        accept_noise: whether to measure on a noisy machine, too, and mark the measurements as not
-            trusted.
+        accept_noise: whether to begin at once, without waiting a moment for a quiet machine.
+            Measurements on a noisy one show its wider latencies, and are marked as not trusted.
         widest: relative width of the median's interval beyond which a measurement is not trusted.
     """
 
@@ -151,8 +151,6 @@ def run_campaign(
             in the order of ``jobs``.
 
     Raises:
-        NoisyMachineError: the machine is too noisy now, and noise is not accepted. Nothing was
-            measured.
         InvalidInputError: a placement occurs twice, or the strategy chose a point that is not left.
         StoreError: a measurement cannot be written.
     """
@@ -200,7 +198,9 @@ class _Campaign:
         settings, gauge = self._settings, self._environment.gauge
         if waiting and not settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
-            require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
+            noise = await_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
+            if noise.level(settings.noise_limits) > 1.0:
+                self._tell(EventKind.NOISY, message=noise.explain(settings.noise_limits))
         if strategy is None:
             self._measure_all(waiting)
         else:

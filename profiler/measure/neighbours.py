@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.synchronize import Event
 
 from modelless.common.errors import EnvironmentUnfitError
@@ -22,7 +23,7 @@ from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, streami
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment, load_job
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, require_quiet
+from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, await_quiet
 from modelless.profiler.measure.timing import MeasurementEffort, Timing, measure_point
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.vocabulary import Placement
@@ -96,12 +97,12 @@ def run_pairs(
         facts: facts of this host.
         effort: effort for each of the two measurements of a pair.
         limits: limits of the noise; the campaign's defaults if None.
-        accept_noise: whether to run on a noisy machine, too, and mark the runs as not trusted.
+        accept_noise: whether not to wait a moment for a quiet machine before each run. Those on a
+            noisy one are marked as not trusted.
         environment: clocks, engines and noise; the real ones if None.
         beside: keeps the neighbour busy; by default in a process of its own.
 
     Raises:
-        NoisyMachineError: the machine is too noisy, and noise is not accepted.
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
     environment, beside = environment or MeasuringEnvironment(), beside or neighbour_process
@@ -112,11 +113,13 @@ def run_pairs(
         loaded = environment.load(own.job)
         try:
             for other in others:
+                spread = 0.0
                 if not accept_noise:
-                    require_quiet(lambda t=threads: environment.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
+                    probe = partial(environment.gauge.probe, threads, PROBE_RUNS)
+                    spread = await_quiet(probe, limits).spread
                 begun_s = environment.clock()
                 alone = measure_point(loaded, own.job.inputs(1), effort, environment.clock)
-                quiet = environment.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
+                quiet = environment.gauge.since(begun_s, threads, spread).level(limits) <= 1.0
                 with beside(other.job):
                     together, given = _measure_beside(loaded, own.job, effort, limits, environment)
                 yield PairRun(

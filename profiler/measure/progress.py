@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     """The kind of a progress event."""
 
     PLANNED = "planned"
+    NOISY = "noisy"
     STARTED = "started"
     MEASURED = "measured"
     SKIPPED = "skipped"
@@ -36,14 +37,14 @@ class ProgressEvent:
     """One step of a campaign.
 
     Attributes:
-        kind: PLANNED comes first, once. Each point ends as MEASURED or SKIPPED; a placement that
-            FAILED has no later points.
+        kind: PLANNED comes first, once, and NOISY may follow. Each point ends as MEASURED or
+            SKIPPED; a placement that FAILED has no later points.
         done, total: number of ended points and of all points.
         eta_s: expected time for the rest, seconds; None while it is unknown.
-        placement, batch: the point; None for PLANNED.
+        placement, batch: the point; None for PLANNED and NOISY.
         measurement, timing: the result, for MEASURED.
         reason: the reason, for SKIPPED.
-        message: the error, for FAILED.
+        message: the error, for FAILED; what disturbs, for NOISY.
     """
 
     kind: EventKind

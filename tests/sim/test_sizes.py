@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,32 @@ def test_the_middle_size_is_typical() -> None:
     fleet = build_fleet(world())
     assert {row.elements for row in fleet.measurements} == {10_000}
     assert {row.elements for row in fleet.sized} == {1000, 10_000, 40_000}
+
+
+@pytest.mark.slow
+def test_padding_makes_batches_where_they_pay_and_not_where_they_do_not() -> None:
+    """Lines of 48 x 64 to 48 x 2400: a further item of a batch takes a share of the first."""
+
+    def figures(share: float, *, padded: bool) -> Mapping[str, Any]:
+        points = [
+            {"device": "cpu-1", "batch": batch, "size": 144 * width,
+             "p50_ms": width / 18.0 * (1.0 - share + share * batch)}
+            for width in (64, 2400)
+            for batch in (1, 8)
+        ]  # fmt: skip
+        sizes = {"least": 144 * 64, "most": 144 * 2400, "step": 144, "padded": padded}
+        arrivals = {"kind": "poisson", "rate_per_s": 60}
+        file = world(sizes=sizes, arrivals=arrivals, slos=[{"latency_ms": 1000}])
+        document = file.world.model_dump()
+        recogniser = {"model": "m", "accuracy": 90.0, "memory_mib": 50, "points": points}
+        document["tasks"][0]["variants"]["variants"] = [recogniser]
+        return simulate(parse_world(document, Path())).figures()
+
+    alone, together = figures(0.3, padded=False), figures(0.3, padded=True)
+    assert together["mean_batch"] > 2.0 > 1.1 > alone["mean_batch"]
+    assert together["attainment"] > alone["attainment"] + 0.2
+    alone, together = figures(1.0, padded=False), figures(1.0, padded=True)
+    assert alone["attainment"] > together["attainment"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sqlite3
 import time
 import weakref
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, StoreError
-from modelless.variants.store.errors import store_error
+from modelless.variants.store.errors import MAKE_WRITABLE, store_error
 from modelless.variants.store.schema import ensure_schema
 
 _ALLOWED: Final = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
@@ -32,11 +33,13 @@ class Store:
     Attributes:
         engine: SQLAlchemy's; its transactions begin as readers.
         shown_url: the URL without its password.
+        is_read_only: whether its folder cannot be written.
     """
 
-    def __init__(self, engine: Engine, shown_url: str) -> None:
+    def __init__(self, engine: Engine, shown_url: str, is_read_only: bool = False) -> None:
         self.engine = engine
         self.shown_url = shown_url
+        self.is_read_only = is_read_only
         self._writer = engine.execution_options(sqlite_begin="IMMEDIATE")
         self._finalizer = weakref.finalize(self, engine.dispose)
 
@@ -61,6 +64,8 @@ class Store:
             StoreConflictError: a row breaks a constraint.
             StoreError: the database refused: read-only, full, locked, damaged, unreachable.
         """
+        if self.is_read_only:
+            raise StoreError(f"The store {self.shown_url} is read-only. {MAKE_WRITABLE}")
         with (
             self._translated(),
             Session(self._writer, expire_on_commit=False) as session,
@@ -97,7 +102,8 @@ def open_store(url: str | URL, *, busy_timeout_s: float = 10.0) -> Store:
 
     SQLite runs in WAL mode with foreign keys checked and ``synchronous=NORMAL``: a power cut may
     lose the last transactions but cannot damage the file. A store that is read-only but current
-    opens; writing to it fails. ``sqlite://`` is a store in memory, for one thread.
+    opens, also in a folder that cannot be written; writing to it fails. ``sqlite://`` is a store in
+    memory, for one thread.
 
     Args:
         url: ``sqlite:///...`` or ``postgresql://...``.
@@ -113,10 +119,13 @@ def open_store(url: str | URL, *, busy_timeout_s: float = 10.0) -> Store:
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite:
         _check_folder(parsed, shown)
+    is_read_only = sqlite and _is_read_only(parsed)
+    if is_read_only:
+        parsed = _without_log(parsed)
     engine = _sqlite(parsed, busy_timeout_s) if sqlite else _postgresql(parsed, busy_timeout_s)
-    store = Store(engine, shown)
+    store = Store(engine, shown, is_read_only)
     try:
-        if sqlite:
+        if sqlite and not is_read_only:
             _use_wal(engine, busy_timeout_s)
         ensure_schema(engine, engine.execution_options(sqlite_begin="EXCLUSIVE"), shown)
     except DBAPIError as error:
@@ -173,6 +182,23 @@ def _check_folder(url: URL, shown: str) -> None:
             f"The store {shown} cannot be opened: {path.parent} is not a folder. "
             "Name another store in MODELLESS_STORE_URL."
         )
+
+
+def _is_read_only(url: URL) -> bool:
+    """Whether the store is there, in a folder that cannot be written."""
+    path = Path(str(url.database))
+    return not _in_memory(url) and path.is_file() and not os.access(path.parent, os.W_OK)
+
+
+def _without_log(url: URL) -> URL:
+    """The URL by which SQLite reads a file without making those of its log beside it.
+
+    While there is no log, nobody has the file open to write, and it does not change.
+    """
+    path = Path(str(url.database)).absolute()
+    is_open = path.with_name(f"{path.name}-wal").exists()
+    how = {"mode": "ro"} if is_open else {"immutable": "1"}
+    return url.set(database=path.as_uri(), query={**how, "uri": "true"})
 
 
 def _in_memory(url: URL) -> bool:

@@ -10,13 +10,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from modelless.common.errors import StoreError
 
 _ELSEWHERE: Final = "or name another store in MODELLESS_STORE_URL"
+MAKE_WRITABLE: Final = f"Make the file and its folder writable, {_ELSEWHERE}."
 
 # Primary SQLite result code -> what happened, what to do.
 _SQLITE: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_READONLY: (
-        "is read-only",
-        f"Make the file and its folder writable, {_ELSEWHERE}.",
-    ),
+    sqlite3.SQLITE_READONLY: ("is read-only", MAKE_WRITABLE),
     sqlite3.SQLITE_FULL: (
         "cannot grow: the disk is full, or the database is at its size limit",
         "Free some space and repeat the command; nothing was half-written.",

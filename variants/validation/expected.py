@@ -137,6 +137,13 @@ class LabelReader:
 
     def _sequence(self, written: object, where: str) -> tuple[int, ...]:
         if isinstance(written, str):
+            if not self.task.labels:
+                raise InvalidInputError.of(
+                    "task: labels",
+                    None,
+                    "its characters, for answers that are texts",
+                    "Give the task 'decoding' with an alphabet, or 'labels'.",
+                )
             unknown = [letter for letter in written if letter not in self._indices]
             if unknown:
                 raise InvalidInputError.of(

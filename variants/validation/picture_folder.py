@@ -62,8 +62,13 @@ class ArrayInput:
                 )
             # A mapped file cannot say that it is larger than it is.
             array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise InvalidInputError(f"{where}: not a .npy file of numbers ({error}).") from None
+        except OSError as error:
+            raise InvalidInputError(f"{where}: cannot be read ({error.strerror}).") from None
+        except (ValueError, EOFError):
+            raise InvalidInputError(
+                f"{where}: not a .npy file of numbers, or not a whole one. Write it with "
+                "numpy.save; arrays of Python objects are never read."
+            ) from None
         try:
             clean, _ = check_inputs(self._task, {self.name: array[None]})
         except InvalidInputError as error:

@@ -37,6 +37,7 @@ from modelless.controller.live.cluster.loopback import (
     joining_environment,
     ray_environment,
     set_environment,
+    start_no_dashboard,
     write_haproxy_launcher,
 )
 from modelless.controller.live.cluster.node_room import cpus_for, nodes_of, without_room
@@ -336,6 +337,7 @@ class Cluster:
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(LOOPBACK))
         set_environment(environment | absolute_paths(os.environ))
+        start_no_dashboard()
         self._connect(
             address="local",
             _temp_dir=str(short / RAY),

@@ -165,6 +165,23 @@ def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Pat
     return launcher, binary
 
 
+def start_no_dashboard() -> None:
+    """Have the Ray that this process starts do without its dashboard's process.
+
+    Ray starts one for its usage statistics alone. Though they are off, it asks the metadata
+    services of clouds, one of them by name, where it runs. Where Ray has changed, it is started,
+    and the log says so.
+    """
+    from ray._private.node import Node
+
+    if hasattr(Node, "start_api_server"):
+        Node.start_api_server = lambda *_, **__: None
+    else:
+        logger.warning(
+            "Ray starts its dashboard some other way: it may look for a cloud's services"
+        )
+
+
 def hold_replica_ports() -> None:
     """Hold the port that every Serve replica opens for calls between replicas to its node's
     address.

@@ -17,6 +17,7 @@ supervision, reloads and health checks work as ever):
   least connections. A model that has just run answers sooner than one that slept (4.1 against 5.2
   ms, measured), so a trickle of queries should not be spread.
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
+- HAProxy looks up no name: by itself it opens a socket to each of the host's name servers.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
 - HAProxy compresses replies for clients that accept it, so that gateways' event loops need not.
@@ -248,6 +249,11 @@ def log_nothing(configuration: str) -> str:
     return re.sub(r"^\s*(?:log\s|option\s+httplog\b).*\n", "", configuration, flags=re.MULTILINE)
 
 
+def resolve_nothing(configuration: str) -> str:
+    """The configuration with no name servers, in place of those of the host."""
+    return f"{configuration}\nresolvers default\n"
+
+
 def repeat_unanswered(configuration: str) -> str:
     """The configuration with queries taken in as a whole, in time, and servers' downs seen at once.
 
@@ -372,7 +378,7 @@ def main() -> None:
     place = arguments.index("-f") + 1
     written = Path(arguments[place])
     text = hold_to_user(hold_to_host(written.read_text(), host))
-    text = route_through_doors(text, doors)
+    text = resolve_nothing(route_through_doors(text, doors))
     for status in REFUSALS:
         written.with_name(f"{status}.http").write_bytes(refusal(status))
     text = say_refusals(repeat_unanswered(log_nothing(prefer_first(text))), written.parent)

@@ -28,6 +28,11 @@ class SizesSettings(Section):
     step: int = Field(
         1, ge=1, le=10**9, description="sizes are multiples of it; only equal ones share a batch"
     )
+    padded: bool = Field(
+        False,
+        description="pad the multiple to the next of four in each doubling, as tasks with "
+        "`padding` do",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> SizesSettings:

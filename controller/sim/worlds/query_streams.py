@@ -22,6 +22,7 @@ from modelless.controller.sim.worlds.queries import (
 )
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.views import QueryView
+from modelless.variants.signature import padded_size
 
 _BLOCK = 1024
 
@@ -172,8 +173,9 @@ def _sizes(settings: SizesSettings | None, rng: np.random.Generator) -> Iterator
             yield 0
             continue
         logs = rng.uniform(np.log(settings.least), np.log(settings.most), _BLOCK)
-        multiples = np.rint(np.exp(logs) / settings.step).astype(np.int64)
-        yield from (np.maximum(multiples, 1) * settings.step).tolist()
+        multiples = np.rint(np.exp(logs) / settings.step).astype(np.int64).clip(min=1)
+        for multiple in multiples.tolist():
+            yield (padded_size(multiple) if settings.padded else multiple) * settings.step
 
 
 class Popularity:

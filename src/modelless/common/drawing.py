@@ -8,6 +8,7 @@ of the page (``pages.STYLE``), in a PNG the value of that variable in light.
 from __future__ import annotations
 
 import io
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from html import escape
 from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.files import user_cache
 from modelless.common.pages import STYLE
 
 Draw = Callable[[Any], None]
@@ -83,7 +85,11 @@ _LOOKS: Final[Mapping[str, Any]] = {
 
 
 def check_matplotlib() -> None:
-    """Raise EnvironmentUnfitError, which says how to install it, where Matplotlib is missing."""
+    """Raise EnvironmentUnfitError, which says how to install it, where Matplotlib is missing.
+
+    Matplotlib keeps its list of fonts beside this package's own caches.
+    """
+    os.environ.setdefault("MPLCONFIGDIR", str(user_cache() / "matplotlib"))
     try:
         import matplotlib as mpl
     except ImportError as error:

@@ -118,9 +118,3 @@ class DeadlineExceededError(ModellessError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-
-
-class NoisyMachineError(ModellessError):
-    """The machine is too noisy for a trustworthy measurement."""
-
-    exit_code = 10

@@ -110,7 +110,7 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
         record_drifts(registry.store, [drift], {"cpu-1": "another machine"})
-        assert drifted_placements(registry.store, host_facts()) == {drift.placement}
+        assert drifted_placements(registry.store, host_facts()) == {drift.placement: 1.5}
     found = run("profile", *QUICK, "--drifted", "--json").document
     assert (found["measured"], found["skipped"]) == (1, [])
     now = [p["variant"] for p in found["placements"] if p["batches"][0]["measured_now"]]
@@ -123,7 +123,7 @@ def test_a_trusted_measurement_settles_a_drift(registered: Path) -> None:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": here.fingerprint})
         later = datetime.now(UTC) + timedelta(seconds=1)
-        for trusted, left in ((False, {drift.placement}), (True, set())):
+        for trusted, left in ((False, {drift.placement: 1.5}), (True, {})):
             row = measurement(SMALL, 1, 5.0, measured_at=later, trusted=trusted)
             Records(registry.store).add(row)
             assert drifted_placements(registry.store, here) == left
@@ -153,14 +153,18 @@ def test_again_means_again(run: Run, profiled: Path) -> None:
     assert [point["batch"] for point in placement["batches"]] == [1, 2, 4, 8]  # the others stay
 
 
-def test_a_noisy_machine_is_refused(
+def test_on_a_noisy_machine_it_goes_on_and_says_so(
     run: Run, registered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HostNoise, "probe", lambda *_: Noise(contention=0.9))
-    ran = run("profile", "--json")
-    assert ran.code == 10
-    assert ran.document["exit_code"] == 10
-    assert "--accept-noise" in ran.err
+    pytest.importorskip("onnxruntime")
+    for measure in ("probe", "since"):
+        monkeypatch.setattr(HostNoise, measure, lambda *_: Noise(contention=0.9))
+    ran = run("profile", SMALL, "--batches", "1", "--budget", "100ms", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.err.count("note: measured on a busy machine: ") == 1
+    assert "90% of the wanted cores" in ran.err
+    (placement,) = ran.document["placements"]
+    assert [point["trusted"] for point in placement["batches"]] == [False]
 
 
 def test_what_is_not_trusted_is_marked(run: Run, registered: Path) -> None:

@@ -16,11 +16,14 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueueView, Wait, WorkerView
 from modelless.policies.views import Run as RunBatch
+from modelless.profiler.cost_model.drift_history import record_drifts
+from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
+from modelless.variants.vocabulary import Placement
 
 from .conftest import Run
-from .tiny import add_measurements, measurement
+from .tiny import add_measurements, host_facts, measurement
 
 CHEAPEST = "modelless.policies.selection.cheapest_feasible"
 LARGE, MEDIUM, SMALL = (f"pixels/mean/{name}@1" for name in ("large", "medium", "small"))
@@ -203,6 +206,16 @@ def test_what_is_wrong_is_said(
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_what_took_another_time_in_service_is_told(run: Run, profiled: Path) -> None:
+    with closing(open_registry(profiled)) as registry:
+        drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
+        record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
+    found = run("select", "--task", "pixels", "--json").document["candidates"]
+    assert {e["variant"]: e["in_service"] for e in found if e["in_service"]} == {SMALL: 1.5}
+    said = run("select", "--task", "pixels").err
+    assert f"latencies are as profiled; in service it took {SMALL} on cpu-1 1.50 times" in said
 
 
 def test_predicted_figures_are_marked(run: Run, registered: Path) -> None:

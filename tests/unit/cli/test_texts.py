@@ -152,6 +152,9 @@ def test_a_decoding_that_cannot_be(
         (np.zeros(0, np.uint8), "shape"),
         (np.zeros(3, np.int64), "datatype"),
         (np.array([{}]), "not a .npy file of numbers"),
+        (np.uint8(3), "shape"),
+        (np.array(["a", "b"]), "datatype"),
+        (np.array([np.nan, 1.0], np.float32), "0 to 255"),
     ],
 )
 def test_an_item_that_does_not_fit_is_named(
@@ -160,6 +163,74 @@ def test_an_item_that_does_not_fit_is_named(
     np.save(lines / "3.npy", array)
     ran = register(run, net, lines, "decoding: {kind: ctc, alphabet: net.onnx}")
     assert (ran.code, "3.npy" in ran.err, said in ran.err) == (2, True, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ("file,text\n0.npy,a\n", "one called 'label'"),
+        ("file,label\n0.npy,a\n0.npy,a\n", "each file once"),
+        ("file,label\nnone.npy,a\n", "line 2: file: got 'none.npy'"),
+        ("file,label\n../task.yaml,a\n", "line 2: file: got '../task.yaml'"),
+        ("file,label\n", "the set is empty"),
+        ("", "is empty"),
+    ],
+)
+def test_labels_that_cannot_be(
+    run: Run, home: Path, net: Path, lines: Path, labels: str, said: str
+) -> None:
+    (lines / "labels.csv").write_text(labels)
+    ran = register(run, net, lines, "decoding: {kind: ctc, alphabet: net.onnx}")
+    assert (ran.code, "labels.csv" in ran.err, said in ran.err) == (2, True, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"labels": ["a", "b"]}, "labels: got 2; allowed: 4, one an item"),
+        ({"labels": [0, 1, 2, 3]}, "item 0: label: got 0; allowed: text"),
+        ({}, "one called 'labels'"),
+        ({"labels": [b"a"] * 4}, "label: got b'a'; allowed: text"),
+    ],
+)
+def test_a_set_of_arrays_that_cannot_be(
+    run: Run, home: Path, net: Path, tmp_path: Path, arrays: dict[str, Any], said: str
+) -> None:
+    np.savez(tmp_path / "items.npz", strokes=np.zeros((4, 5), np.uint8), **arrays)
+    decoding = "decoding: {kind: ctc, alphabet: net.onnx}"
+    ran = register(run, net, tmp_path / "items.npz", decoding)
+    assert (ran.code, "items.npz" in ran.err, said in ran.err) == (2, True, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes", "said"),
+    [
+        ("[-1, -1]}", "[-1, 0]}", "inputs.strokes.shape: got [-1, 0]"),
+        ("[-1, -1]}", "[5, -1]}", "-1 first, which counts items"),
+        ("[-1, -1]}", "[-1, 8], padding: 0}", "none, but for an input that leaves sizes free"),
+        ("[-1, -1]}", "[-1, -1], padding: 300}", "'edge', or a value of UINT8"),
+        ("[-1, -1]}", "[-1, -1], padding: mirror}", "padding: got 'mirror'; allowed: 'edge'"),
+        ("[-1, -1, 4]", "[-1, 4]", "[-1, steps, classes]"),
+        ("exact-match", "top-1", "metric 'top-1': outputs of task 'lines'"),
+    ],
+)
+def test_a_task_of_sequences_that_cannot_be(
+    run: Run, home: Path, net: Path, lines: Path, given: str, becomes: str, said: str
+) -> None:
+    text = f"{TASK_FILE}decoding: {{kind: ctc, alphabet: [a, b, ' ']}}"
+    assert given in text
+    (net.parent / "task.yaml").write_text(text.replace(given, becomes))
+    words = ("--task-file", net.parent / "task.yaml", "--validation", lines, "--model", "m")
+    ran = run("register", net, *words, "--name", "fp32", "--precision", "fp32")
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+def test_texts_for_a_task_without_characters_say_what_to_do(
+    run: Run, home: Path, net: Path, lines: Path
+) -> None:
+    ran = register(run, net, lines, "")
+    assert ran.code == 2
+    assert "Give the task 'decoding' with an alphabet, or 'labels'." in ran.err
 
 
 def test_profiles_are_of_the_sizes_that_accuracy_was_measured_on(

@@ -223,7 +223,20 @@ def test_the_wait_told_is_that_of_a_variant_that_would_do() -> None:
     world.ask(min_accuracy=79.0)
     query = world.ask(min_accuracy=79.0, latency_ms=60.0)
     assert world.refused[query].reason is Reason.QUEUE_TOO_LONG
-    assert "40 ms long" in world.refused[query].message
+    assert "now takes 88 ms, 40 ms of them waiting" in world.refused[query].message
+
+
+def test_no_wait_of_0_ms_is_told() -> None:
+    """What is late only for other queries, which wait for no worker yet, has no wait to tell."""
+    world = World()
+    world.add_worker("w0", ["imagenet/lite0/int8@1"])
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
+    receipt = Receipt(
+        make_query(1, world.now_s, latency_ms=900.0), candidates, reason=Reason.QUEUE_TOO_LONG
+    )
+    message, retry_after_s = refusal_message(receipt, 8)
+    assert "idle system, but other queries go before it; try again" in message
+    assert retry_after_s == 0.05
 
 
 def test_arrays_are_not_touched() -> None:

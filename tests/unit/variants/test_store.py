@@ -300,6 +300,25 @@ class TestRefusals:
         with pytest.raises(StoreError, match="is read-only"):
             open_store(f"sqlite:///file:{path}?mode=ro&uri=true")
 
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_a_folder_that_cannot_be_written(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+    ) -> None:
+        writer = open_store(f"sqlite:///{path}")
+        add(writer, note("before"))
+        if not is_open:
+            writer.close()
+        there = sorted(path.parent.iterdir())
+        assert len(there) == (3 if is_open else 1)
+        # The superuser may write everywhere, but on what is mounted read-only.
+        monkeypatch.setattr(os, "access", lambda where, _: Path(where) != path.parent)
+        with open_store(f"sqlite:///{path}") as store:
+            assert subjects(store) == ["before"]
+            assert sorted(path.parent.iterdir()) == there
+            with pytest.raises(StoreError, match=r"is read-only.*folder writable.*STORE_URL"):
+                add(store, note("after"))
+        writer.close()
+
     def test_a_full_disk_leaves_nothing_half_written(self, store: Store, path: Path) -> None:
         with open_store(f"sqlite:///{path}") as full:
             event.listen(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.common.errors import InvalidInputError, NoisyMachineError
+from modelless.common.errors import InvalidInputError
 from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.jobs import used_bytes
 from modelless.profiler.measure.noise import Noise
@@ -140,25 +140,22 @@ def test_slow_points_are_trusted_though_few_repeats_fit(bench: Any, sink: Any, m
     assert sink.rows[0].trusted
 
 
-def test_a_noisy_machine_is_refused_before_anything_is_measured(
-    bench: Any, sink: Any, make: Any
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_noisy_machine_is_told_and_what_it_measures_not_trusted(
+    bench: Any, sink: Any, make: Any, accepted: bool
 ) -> None:
-    bench.gauge.first = LOUD
-    with pytest.raises(NoisyMachineError, match="90% of the wanted cores"):
-        run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
-    assert bench.loaded == []
-    assert sink.rows == []
-
-
-def test_accepted_noise_is_measured_and_not_trusted(bench: Any, sink: Any, make: Any) -> None:
     bench.gauge.first = bench.gauge.during = LOUD
+    events: list[ProgressEvent] = []
     result = run_campaign(
         make.jobs(1),
         sink,
         make.facts,
-        CampaignSettings(accept_noise=True),
-        environment=bench.environment,
+        CampaignSettings(accept_noise=accepted),
+        events.append,
+        bench.environment,
     )
+    told = [event.message for event in events if event.kind is EventKind.NOISY]
+    assert [("90% of the wanted cores" in message) for message in told] == [True] * (not accepted)
     assert len(result.untrusted) == 4
     assert all(row.noise == pytest.approx(0.9 / 0.25) for row in sink.rows)
     bench.gauge.first = bench.gauge.during = Noise()
