@@ -165,16 +165,19 @@ class PlannedMemory:
             for name in names:
                 held[name] = held.get(name, False) or is_near
         able = {
-            name: facts.accuracy_percent
+            name: self._facts[name].accuracy_percent
             for name in held
-            if in_scope(name, scope)
-            and (facts := self._facts.get(name)) is not None
-            and facts.accuracy_percent >= min_accuracy_percent
+            if in_scope(name, scope) and self.is_accurate(name, min_accuracy_percent)
         }
         if home.resizing_to or any(held[name] for name in able):
             return []
         ranked = sorted(able, key=lambda name: (-able[name], name))
         return [Placement(name, home.device_class) for name in ranked if name not in home.barred]
+
+    def is_accurate(self, variant_id: str, min_accuracy_percent: float) -> bool:
+        """Whether the variant is known to be so accurate."""
+        facts = self._facts.get(variant_id)
+        return facts is not None and facts.accuracy_percent >= min_accuracy_percent
 
     def newcomer(self, placement: Placement, worker_id: str) -> Instance:
         """The variant as it would be on the worker if it were loaded."""

@@ -130,6 +130,25 @@ class _Draft:
             scope for scope, rate in unmet.items() if rate > 0.0 and in_scope(variant_id, scope)
         ]
 
+    def within_reach_first(
+        self, ranked: list[WorkerState], variant_id: str
+    ) -> Iterable[WorkerState]:
+        """Put those last that gateways whose clients ask for the variant in vain do not reach."""
+        asking = [
+            each
+            for each in self.view.workers
+            for scope, least_percent in each.unmet.items()
+            if in_scope(variant_id, scope) and self.memory.is_accurate(variant_id, least_percent)
+        ]
+        if not asking:
+            return ranked
+        return sorted(
+            ranked,
+            key=lambda worker: sum(
+                worker.pool == each.pool and worker.worker_id != each.worker_id for each in asking
+            ),
+        )
+
     def is_spare(self, instance: Instance, worker: WorkerState) -> bool:
         """Whether there are more copies of it than the plan wants."""
         placement = Placement(instance.variant_id, worker.device_class)
@@ -285,7 +304,8 @@ class Planner:
         if needed_bytes is None or missing <= 0:
             return
         without_room = []
-        for worker in self._ranked(placement, needed_bytes, draft.memory, full):
+        ranked = self._ranked(placement, needed_bytes, draft.memory, full)
+        for worker in draft.within_reach_first(ranked, placement.variant_id):
             if self._put(placement, worker, needed_bytes, draft, in_vain):
                 missing -= 1
                 if missing == 0:
