@@ -95,7 +95,6 @@ class Run:
 
 
 def main() -> None:
-    """Run the contenders one after another and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--loads", default="0.4,1.5,3.3,0.4")
@@ -277,7 +276,6 @@ def count(
 
 
 def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
-    """One contender's run."""
     for step in steps:
         back = "never" if step.back_after_s is None else f"{step.back_after_s:.0f} s"
         rest = {what: n for what, n in step.outcomes.items() if what != "in time"}
@@ -297,7 +295,6 @@ def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
 
 
 def report(results: Mapping[str, Sequence[Sequence[Step]]]) -> None:
-    """Each contender over its whole runs."""
     print(f"\n{'':18} {'in time':>10} {'accuracy':>10} {'violations':>11}   (whole run, by round)")
     for name, rounds in results.items():
         for steps in rounds:

@@ -52,7 +52,6 @@ def _row(
 
 
 def main() -> None:
-    """Print the table, a model at a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default="cnn-xs,cnn-s,cnn-m,cnn-l,cnn-xl")
     parser.add_argument("--calibration", type=int, default=1000, help="images to measure ranges on")

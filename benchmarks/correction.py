@@ -26,7 +26,6 @@ BUSY = "while True: sum(range(10_000))"
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--busy", type=int, default=2, help="processes that never rest")

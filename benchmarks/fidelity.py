@@ -76,7 +76,6 @@ SCENARIOS = (
 
 
 def modelless(home: Path, *words: object) -> None:
-    """Run a command to its end; its words go on if it fails."""
     command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
     done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -96,7 +95,6 @@ def settle(url: str, most_s: float = 60.0) -> None:
 
 @contextmanager
 def cluster(home: Path, port: int, recording: Path, config: Path) -> Iterator[str]:
-    """A cluster that records; its URL."""
     modelless(
         home, "up", "--config", config, "--port", port, "--record", recording, "--detach", "--json"
     )
@@ -145,7 +143,6 @@ def send(url: str, scenario: Scenario, told: argparse.Namespace, folder: Path) -
 
 
 def run(scenario: Scenario, told: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One scenario, live and simulated."""
     folder.mkdir(parents=True)
     recording = folder / "recording"
     config = folder / "config.yaml"
@@ -177,7 +174,6 @@ def gaps(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--home", type=Path, required=True, help="with a profiled task")
     parser.add_argument("--task", default="imagenet", choices=sorted(_SIDE_PX))

@@ -40,7 +40,6 @@ PORT = 8155
 
 
 def main() -> None:
-    """Run the rounds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
@@ -99,7 +98,6 @@ def find_variant(home: Path) -> dict:
 
 
 def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: Path) -> dict:
-    """Start one system, load it at 1 and 16 connections, stop it."""
     if system == "limit":
         return {c: in_process(variant, arguments.seconds, 1 if c == 1 else 2) for c in (1, 16)}
     found = {}
@@ -163,7 +161,6 @@ def in_process(variant: dict, seconds: float, processes: int) -> dict:
 
 
 def run_in_process(artifact: str, seconds: float) -> None:
-    """One process of the limit."""
     session = open_session(artifact)
     image = np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)
     name = session.get_inputs()[0].name
@@ -194,7 +191,6 @@ def open_session(artifact: str) -> object:
 
 @contextlib.contextmanager
 def server(system: str, arguments: argparse.Namespace, variant: dict) -> Iterator[None]:
-    """The system under test as a process of its own, ready, and gone afterwards."""
     environment = dict(os.environ)
     if system == "modelless":
         config = arguments.home / "front_door.yaml"

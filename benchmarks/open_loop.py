@@ -86,7 +86,6 @@ class OpenLoop:
         time.sleep(max(self.began_s + due_s - time.monotonic(), 0.0))
 
     def now_s(self) -> float:
-        """Seconds since its beginning."""
         return time.monotonic() - self.began_s
 
     def finish(self) -> list[Row]:
@@ -104,7 +103,6 @@ class OpenLoop:
 
 
 def is_in_time(row: Row, latency_ms: float) -> bool:
-    """Whether the query was answered before its deadline."""
     return row.status == 200 and row.latency_ms <= latency_ms
 
 

@@ -38,7 +38,6 @@ _PRUNINGS: Final = {
 
 
 def rows_of(model: str, data: Data, images: int, steps: int) -> Iterator[tuple[str, ...]]:
-    """The table's rows of one network, learned from the first ``images`` training images."""
     source = (DATA / f"{model}-fp32.onnx").read_bytes()
     calibration = with_answers(source, CalibrationData.of({"image": data.train_images[:images]}))
     optimised, _ = run_step(parse_step("optimise"), source, calibration)
@@ -62,7 +61,6 @@ def _row(
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--models", default="cnn-s,cnn-xl")

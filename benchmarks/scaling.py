@@ -55,7 +55,6 @@ MODES: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 def main() -> None:
-    """Run the modes and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--only", default=",".join(MODES))
@@ -78,7 +77,6 @@ def main() -> None:
 
 
 def row(mode: str, found: dict[str, Any]) -> str:
-    """One mode's figures on a line."""
     back_s = found["recovered_s"]
     recovered = "not recovered" if back_s is None else f"recovered after {back_s} s"
     levels = ", ".join(f"{share:.1%}" for share in found["attained"])
@@ -103,7 +101,6 @@ def profiled_per_s(arguments: argparse.Namespace) -> float:
 
 
 def measure(mode: str, per_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One mode: cluster up, the step, cluster down."""
     pool, is_one_variant = MODES[mode]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -192,7 +189,6 @@ def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[s
 
 @contextmanager
 def cluster(arguments: argparse.Namespace, folder: Path) -> Iterator[None]:
-    """``modelless up``, ready, and down again."""
     base = [sys.executable, "-m", "modelless.controller.cli", "--home", str(arguments.home)]
     command = [*base, "up", "--config", str(folder / "config.yaml")]
     with (folder / "up.log").open("wb") as log:
@@ -206,7 +202,6 @@ def cluster(arguments: argparse.Namespace, folder: Path) -> Iterator[None]:
 
 
 def wait_ready(port: int, process: subprocess.Popen[bytes], log: Path, most_s: float = 240) -> None:
-    """Until every task is served."""
     end_s = time.monotonic() + most_s
     while time.monotonic() < end_s and process.poll() is None:
         try:
@@ -234,7 +229,6 @@ def count_cores(port: int, stopping: threading.Event, core_s: list[float]) -> No
 
 
 def read(port: int, path: str) -> bytes:
-    """GET a path of the cluster."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
         body: bytes = reply.read()
     return body

@@ -167,7 +167,6 @@ class Steps:
             say(": ".join(part for part in (f"{self.activity} {done}/{total}", left, now) if part))
 
     def note(self, message: str) -> None:
-        """A message beside the progress."""
         if self._bar is not None:
             self._bar.console.print(message, markup=False)
         else:

@@ -100,7 +100,6 @@ class Canaries:
         return effects
 
     def status(self, epoch_s: float) -> list[dict[str, Any]]:
-        """The trials that are on, as plain data."""
         return [
             status_of(trial, self._evidence[number], epoch_s, self._verdicts.get(number))
             for trial in self._service.trials

@@ -51,7 +51,6 @@ class Stream(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The share that was bad; 0 of none."""
         return self.bad / self.total if self.total else 0.0
 
 
@@ -152,7 +151,6 @@ class ArmTotals:
     slow: int = 0
 
     def add(self, counts: ArmCounts, slow_step: int | None) -> None:
-        """Add what a gateway counted."""
         self.queries += counts.queries
         self.answered += counts.answered
         self.failed += counts.failed
@@ -193,7 +191,6 @@ class TrialEvidence:
                 self.first = {}
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON."""
         return {**asdict(self), "first": {str(step): n for step, n in self.first.items()}}
 
     @classmethod

@@ -196,11 +196,9 @@ class Control:
         return busy_neighbours(self._members[member_id].report, self.reports)
 
     def pools_status(self) -> list[dict[str, object]]:
-        """The pools that can be scaled, as plain data."""
         return self._pools.status()
 
     def trials_status(self, now_s: float) -> list[dict[str, Any]]:
-        """The trials that are on, as plain data."""
         return self._canaries.status(now_s + self._epoch_offset_s)
 
     # -- events -------------------------------------------------------------------------------

@@ -104,8 +104,6 @@ _NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
 
 @dataclass(slots=True)
 class _Draft:
-    """An unfinished plan."""
-
     view: ClusterView
     wanted: Mapping[Placement, int]
     memory: PlannedMemory
@@ -155,7 +153,6 @@ class _Draft:
         return self.memory.count(placement) > self.wanted.get(placement, 0)
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
-        """Load the variant."""
         self.memory.load(worker_id, variant_id, memory_bytes)
         device_class = self.memory.worker(worker_id).device_class
         order = LoadInstance(worker_id, variant_id, reason, memory_bytes, device_class)
@@ -164,7 +161,6 @@ class _Draft:
     def unload(
         self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""
     ) -> None:
-        """Unload the variant, to make room for another or because too much is held."""
         self.memory.unload(worker_id, variant_id)
         self.effects.append(UnloadInstance(worker_id, variant_id, reason, for_variant_id))
 

@@ -80,7 +80,6 @@ class ClusterProcess:
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started."""
         return time.monotonic() - self._started_s
 
     def __enter__(self) -> ClusterProcess:

@@ -85,7 +85,6 @@ class Tally:
     in_time_by_server: int = 0
 
     def add(self, row: Row, deadline_ms: float) -> None:
-        """Enter a query whose client wanted its answer by ``deadline_ms``."""
         self.outcomes[outcome_of(row, deadline_ms)] += 1
         if row.status != 200:
             return
@@ -99,22 +98,18 @@ class Tally:
 
     @property
     def sent(self) -> int:
-        """All of them."""
         return self.outcomes.total()
 
     @property
     def in_time(self) -> int:
-        """Answers within their limits."""
         return self.outcomes[Outcome.IN_TIME]
 
     @property
     def late(self) -> int:
-        """Answers after their deadline."""
         return self.outcomes[Outcome.LATE]
 
     @property
     def answered(self) -> int:
-        """Answers, in time or late."""
         return self.in_time + self.late
 
     @property
@@ -124,7 +119,6 @@ class Tally:
 
     @property
     def refused(self) -> int:
-        """Orderly refusals."""
         return self.sent - self.answered - self.errors
 
     @property
@@ -168,7 +162,6 @@ class QueryLog:
         self.by_task = {kind.task: Tally() for kind in self.kinds}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Enter queries that ended."""
         for row in rows:
             kind = self.kinds[row.kind]
             self.rows.append(row)

@@ -90,8 +90,6 @@ def run_demo(
 
 
 class _Demo:
-    """One run."""
-
     def __init__(self, home: Path, report_dir: Path, seconds: float) -> None:
         self._home, self._report_dir, self._seconds = home, report_dir, seconds
         self._console = _console(sys.stdout)

@@ -59,7 +59,6 @@ class LoadQueue:
         self._given_up = set(variant_ids)
 
     def is_spare(self, variant_id: str, reason: Reason) -> bool:
-        """Whether a load is spare."""
         is_unused = reason is Reason.WANTED and variant_id in self._given_up
         return is_unused or reason is Reason.ANOTHER_COPY
 

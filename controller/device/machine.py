@@ -214,7 +214,6 @@ class Device:
 
     @property
     def failed_loads(self) -> Mapping[str, str]:
-        """Why variants could not be loaded, by id."""
         return self._failed
 
     def remaining_s(self, now_s: float) -> float:

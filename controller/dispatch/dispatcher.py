@@ -133,16 +133,13 @@ class Dispatcher:
 
     @property
     def queued(self) -> int:
-        """The number of queries that wait."""
         return len(self._waiting)
 
     @property
     def open_queries(self) -> int:
-        """The number of queries that wait or run."""
         return len(self._open.by_id)
 
     def open_by_scope(self) -> dict[str, int]:
-        """Return the number of queries that wait or run, by scope."""
         return dict(Counter(base_of(receipt.query.scope) for receipt in self._open.by_id.values()))
 
     @property

@@ -133,7 +133,6 @@ class Tenants:
         self._done_us += work_us
 
     def count_refusal(self, reason: AnyReason) -> None:
-        """Count a refused query."""
         if reason in _OVERLOAD:
             self._refused += 1
 
@@ -221,11 +220,9 @@ class Tenants:
         return (self._done_us + self._done_before_us) / span_s if span_s > 0.0 else 0.0
 
     def _span_s(self, now_s: float) -> float:
-        """Return the length of both windows until now, seconds."""
         return now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
 
     def _begin_window(self, now_s: float) -> None:
-        """Begin a new window."""
         self._asked_us, self._asked_before_us = Counter(), self._asked_us
         self._done_us, self._done_before_us = 0, self._done_us
         self._arrived, self._arrived_before = 0, self._arrived

@@ -251,20 +251,16 @@ class ReadyInstances:
 
     @property
     def reports(self) -> Mapping[str, WorkerReport]:
-        """The workers' latest reports by id."""
         return self._reports
 
     @property
     def load(self) -> Load:
-        """The load that estimates are made for."""
         return self._load
 
     def price_usd_per_s(self, device_class: str) -> float:
-        """Return the price of a second on a device class."""
         return self._price_usd_per_s[device_class]
 
     def update_worker(self, report: WorkerReport) -> bool:
-        """Update a worker by its report; return whether that changed anything."""
         before = self._reports.get(report.worker_id)
         if before == report:
             return False
@@ -279,7 +275,6 @@ class ReadyInstances:
         return True
 
     def remove_worker(self, worker_id: str) -> None:
-        """Forget a worker."""
         if self._reports.pop(worker_id, None) is not None:
             del self.groups[worker_id]
             self._rebuild()
@@ -336,7 +331,6 @@ class ReadyInstances:
         return known
 
     def is_served(self, scope: str) -> bool:
-        """Whether any worker holds a ready variant of the scope."""
         return bool(self.groups_by_scope[scope])
 
     def is_served_elsewhere(self, worker_id: str, scope: str) -> bool:
@@ -493,7 +487,6 @@ class ReadyInstances:
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
     def _find_groups(self, scope: str) -> ServingGroups:
-        """Return the groups that hold a ready variant of the scope."""
         return self.groups.find_serving(self._ids_in(scope))
 
     def _build_scope(self, scope: str) -> _ScopeTable:

@@ -50,7 +50,6 @@ class PendingLoads:
         return [load] if self._loads[load] == 1 else []
 
     def forget_query(self, query_id: int) -> None:
-        """Forget the query, if it is held."""
         held = self._held.pop(query_id, None)
         if held is not None:
             load = _load_for(held[0])
@@ -60,7 +59,6 @@ class PendingLoads:
 
     @property
     def kinds(self) -> dict[Kind, list[int]]:
-        """The held queries and their items, by kind."""
         counters = DispatchCounters()
         for query, _ in self._held.values():
             counters.count_arrival(query)

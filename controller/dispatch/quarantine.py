@@ -42,13 +42,11 @@ class TypicalErrors:
         self._of: dict[str, tuple[str, float]] = {}
 
     def put(self, worker_id: str, device_class: str, error: float) -> None:
-        """Put the worker's error in place of its earlier one, if any."""
         self.drop(worker_id)
         self._of[worker_id] = device_class, error
         insort(self._sorted.setdefault(device_class, []), error)
 
     def drop(self, worker_id: str) -> None:
-        """Drop the worker's error, if any."""
         known = self._of.pop(worker_id, None)
         if known is not None:
             device_class, error = known

@@ -176,17 +176,14 @@ class Queue:
 
     @property
     def first(self) -> QueryView:
-        """Its most urgent query."""
         return self._queries[0]
 
     @property
     def last(self) -> QueryView:
-        """Its least urgent query."""
         return self._queries[-1]
 
     @property
     def view(self) -> QueueView:
-        """The queue as policies see it."""
         view = self.cached_view
         if view is None:
             queries = self._queries
@@ -198,7 +195,6 @@ class Queue:
         return view
 
     def add(self, query: QueryView) -> None:
-        """Insert a query by its urgency."""
         self.cached_view = None
         own = urgency(query)
         place = bisect_right(self._urgencies, own)
@@ -460,7 +456,6 @@ class WaitingQueries:
         return places
 
     def _demote(self, place: Place) -> QueryView:
-        """Demote a waiting query, and return it as it waits now."""
         query, worker, queue, service_s, work_us = self.remove_query(place.query.query_id)
         query = query._replace(demoted=True)
         if worker is None:

@@ -40,7 +40,6 @@ class Refusals:
         self._workers = workers
 
     def remove_query(self, query_id: int) -> None:
-        """Remove the query from its queue, if it waits."""
         self._pending.forget_query(query_id)
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.remove_query(query_id).worker
@@ -48,7 +47,6 @@ class Refusals:
                 self._workers.publish_backlog(worker)
 
     def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
-        """Refuse an open query."""
         self._tenants.count_refusal(reason)
         self.remove_query(receipt.query.query_id)
         refusal = self._open.refuse_query(receipt, reason, now_s)
@@ -60,11 +58,9 @@ class Refusals:
     def refuse_queries(
         self, receipts: Iterable[Receipt], reason: AnyReason, now_s: float
     ) -> list[DispatchEffect]:
-        """Refuse these open queries."""
         return [self.refuse_query(receipt, reason, now_s) for receipt in receipts]
 
     def refuse_after_failure(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
-        """Refuse the queries that a policy failed on."""
         effects: list[DispatchEffect] = []
         for query_id in failure.query_ids:
             receipt = self._open.by_id[query_id]

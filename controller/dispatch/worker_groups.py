@@ -44,7 +44,6 @@ class WorkerGroups(dict[str, WorkerGroup]):
     def put(
         self, worker_id: str, device_class: str, variant_ids: Iterable[str], hop_s: float
     ) -> WorkerGroup:
-        """Put the worker into the group with these properties, and return the group."""
         key = device_class, tuple(sorted(variant_ids)), hop_s
         group = self._known.get(key)
         if group is None:
@@ -98,7 +97,6 @@ class GroupsByScope(dict[str, ServingGroups]):
         self.clear_count = 0
 
     def clear(self) -> None:
-        """Forget all scopes."""
         self.clear_count += 1
         super().clear()
 

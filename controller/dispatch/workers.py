@@ -42,7 +42,6 @@ class EarlyStarts:
         self._open: dict[int, Worker] = {}  # by the running batch
 
     def add(self, worker: Worker) -> None:
-        """Add a worker that begins its running batch."""
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
             heappush(self._upcoming, (running.ends_s - worker.lead_s, running.batch_id, worker))
@@ -116,7 +115,6 @@ class WorkerTable:
         return iter(list(self._workers.values()))
 
     def get_or_add(self, report: WorkerReport) -> Worker:
-        """Return the worker that reported, adding it if it is new."""
         worker = self._workers.get(report.worker_id)
         if worker is None:
             worker = Worker(report.worker_id, report.device_class, self._next_worker)
@@ -187,7 +185,6 @@ class WorkerTable:
     # -- batches ------------------------------------------------------------------------------
 
     def find_batch(self, batch_id: int) -> tuple[Worker, Batch] | None:
-        """Return the worker that has the batch, and the batch; None if no worker has it."""
         worker = self._batches.get(batch_id)
         if worker is None:
             return None

@@ -43,7 +43,6 @@ class Told(NamedTuple):
     entry: Entry
 
     def document(self) -> dict[str, Any]:
-        """As plain data for JSON."""
         return {"number": self.number, "at": self.at.isoformat(), **self.entry._asdict()}
 
 

@@ -94,7 +94,6 @@ class ControlDriver:
             self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
 
     def lose(self, worker_id: str, now_s: float) -> None:
-        """The worker is gone."""
         self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
 
     def _gateway_report(self) -> MemberReport:

@@ -87,13 +87,11 @@ class CsvLog:
         self._rows: list[Row] = []
 
     def add(self, row: Row) -> None:
-        """See ``TableLog``."""
         self._rows.append(row)
         if len(self._rows) >= _CHUNK:
             self._flush()
 
     def close(self) -> None:
-        """See ``TableLog``."""
         with _blamed_on(self._path):
             try:
                 self._flush()
@@ -119,13 +117,11 @@ class ParquetLog:
         self._rows: list[Row] = []
 
     def add(self, row: Row) -> None:
-        """See ``TableLog``."""
         self._rows.append(row)
         if len(self._rows) >= _CHUNK:
             self._flush()
 
     def close(self) -> None:
-        """See ``TableLog``."""
         with _blamed_on(self._path):
             try:
                 self._flush()

@@ -85,7 +85,6 @@ class Tally:
             self.value += accuracy / 100.0
 
     def fail(self, kind: str) -> None:
-        """Count a query without an answer."""
         self.queries += 1
         self.violations[kind] = self.violations.get(kind, 0) + 1
 
@@ -128,7 +127,6 @@ class Plans:
     worst_gap: float = 0.0
 
     def add(self, quality: PlanQuality) -> None:
-        """One plan more."""
         self.count += 1
         self.proven += quality.is_proven
         self.greedy += quality.source is PlanSource.GREEDY

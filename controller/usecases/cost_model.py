@@ -43,7 +43,6 @@ class Evaluation:
     prior: str
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {"prior": self.prior, "results": [score.document() for score in self.scores]}
 
 
@@ -149,7 +148,6 @@ class Import:
     unpublished: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             **table_document(self.table),
             "is_new": self.is_new,

@@ -109,7 +109,6 @@ class Explanation:
     not_ready: Sequence[str]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             **self.receipt,
             "not_ready": list(self.not_ready),

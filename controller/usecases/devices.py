@@ -33,7 +33,6 @@ class Machine:
     published: KnownDevice | None
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             "facts": {**asdict(self.facts), "fingerprint": self.facts.fingerprint},
             "published": None if self.published is None else asdict(self.published),

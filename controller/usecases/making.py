@@ -100,7 +100,6 @@ class MadeFamily:
 
     @property
     def variants(self) -> list[Variant]:
-        """The variants, in the recipe's order."""
         return [member.variant for member in self.family.members]
 
     @property

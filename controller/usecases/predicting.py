@@ -91,7 +91,6 @@ class ModelPrediction:
     devices: Sequence[LearnedDevice]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return asdict(self)
 
 
@@ -102,7 +101,6 @@ class _RowFacts(PlacementFacts):
     template: TableRow | None = None
 
     def row(self, batch: int, latency_ms: float) -> TableRow:
-        """Returns the row at a batch size."""
         row = self.template or PlacementFacts.row(self, batch, latency_ms)
         return replace(row, batch=batch, latency_ms=latency_ms)
 

@@ -99,7 +99,6 @@ class Profiles:
                 yield placement, shape, by_batch
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         measured = {(row.placement, row.shape, row.batch) for row in self.campaign.measured}
         first = self.measurements[0] if self.measurements else None
         return {
@@ -422,11 +421,9 @@ class _EverySize:
     records: Records | _Anew
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        """See ``Records.every_size``."""
         return self.records.every_size(facts, kind)
 
     def add(self, measurement: Measurement) -> object:
-        """See ``Records.add``."""
         return self.records.add(measurement)
 
 
@@ -464,14 +461,12 @@ class _Anew:
     records: Records
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        """Nothing."""
         del facts, kind
         return ()
 
     every_size = current
 
     def add(self, measurement: Measurement) -> object:
-        """See ``Records.add``."""
         return self.records.add(measurement)
 
 

@@ -259,7 +259,6 @@ class RegisteredVariant:
     state: str = "current"
 
     def document(self) -> dict[str, object]:
-        """All of it as plain data."""
         return {
             **variant_fields(self.variant),
             "profiled_on": list(self.profiled_on),

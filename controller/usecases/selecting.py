@@ -82,7 +82,6 @@ class Selection:
     dominated: Mapping[str, str]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             "task": self.task,
             "batch": self.batch,

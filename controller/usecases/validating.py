@@ -69,7 +69,6 @@ class Validated:
     against_best: PairedDifference | None = None
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         against = self.against_best
         return {
             "variant": self.variant.id,

@@ -39,7 +39,6 @@ class AddedEntry:
     was_there: bool
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             "name": self.name,
             "was_there": self.was_there,

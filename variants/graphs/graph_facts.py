@@ -212,7 +212,6 @@ class GraphFacts:
         return below / self.multiply_adds
 
     def document(self) -> dict[str, Any]:
-        """The facts as plain data for JSON."""
         return {"reader": READER, **dataclasses.asdict(self)}
 
     @classmethod

@@ -101,7 +101,6 @@ class ProcessMemory:
         give_back_freed()
 
     def used_bytes(self) -> int:
-        """Resident bytes."""
         return resident_bytes()
 
 

@@ -255,7 +255,6 @@ class ControlLoop:
         )
 
     async def leave(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
-        """Take a member's last report."""
         self._begin()
         self._mailboxes.pop(report.member_id, None)
         self._count(report, feedback)

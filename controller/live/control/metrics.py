@@ -158,7 +158,6 @@ class ClusterMetrics:
         self._device_s: dict[str, float] = {}
 
     def add(self, report: MemberReport) -> None:
-        """Add what a member counted since its last report."""
         self._meters.add(report.meters)
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
         self.replies.update(report.replies)

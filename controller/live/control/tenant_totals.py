@@ -42,7 +42,6 @@ class TenantTotals:
     def add(
         self, member_id: str, used: Mapping[str, TenantUse], interval_s: float, now: float
     ) -> None:
-        """Add a member's report of the last ``interval_s`` seconds."""
         if int(now // DAY_S) != self._day:
             self._day, self._spent_usd = int(now // DAY_S), {}
         for name, use in used.items():

@@ -215,7 +215,6 @@ class LocalDevice:
 
     @property
     def failed_loads(self) -> Mapping[str, str]:
-        """Why variants could not be loaded, by id."""
         return self._machine.failed_loads
 
     @property

@@ -41,12 +41,10 @@ class BusyMeter:
         self._since_s: float | None = None
 
     def start(self) -> None:
-        """A batch begins."""
         with self._lock:
             self._since_s = self._clock()
 
     def stop(self) -> None:
-        """It has ended."""
         with self._lock:
             if self._since_s is not None:
                 self._busy_s += self._clock() - self._since_s
@@ -212,12 +210,10 @@ class LoadThread:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End after what was put before."""
         self._jobs.put(None)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes jobs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

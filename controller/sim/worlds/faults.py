@@ -33,7 +33,6 @@ class Faults:
         self._deliver = deliver
 
     def plan(self) -> None:
-        """Let each fault happen at its time."""
         for fault in self._faults:
             if isinstance(fault, WorkerDies):
                 self._events.at(fault.at_s, self._die, fault)

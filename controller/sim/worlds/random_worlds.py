@@ -483,7 +483,6 @@ def _ways(task: _Document, devices: Sequence[_Document], network: _Document) -> 
 
 
 def _arrivals(draw: _Draw, rate_per_s: float, span_s: float, traces: Traces) -> _Document:
-    """A stream's arrivals, of that mean rate."""
     if traces and draw.happens(0.15):
         return _piece(draw, rate_per_s, span_s, traces)
     kind = draw.count(0, 4)
