@@ -117,9 +117,7 @@ class Attack:
     """The attackers.
 
     Attributes:
-        address: of the server.
         end_s: until when they go on, of ``time.monotonic``.
-        replies: that they got, by status.
         bytes_per_s: that they send together; 0 for as many as they can.
     """
 
@@ -206,7 +204,6 @@ class Watch:
     """Probes the gateways' own sockets and their memory, in threads, while it is entered.
 
     Attributes:
-        hold_ms: the longest wait for an answer.
         grown_mb: the most by which a gateway grew.
         died: gateways that ended meanwhile: Serve kills one that does not answer its health check.
     """

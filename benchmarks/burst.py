@@ -68,11 +68,8 @@ class Step:
     """What became of the queries of one step.
 
     Attributes:
-        load: multiple of the yardstick's capacity.
-        sent, in_time: queries.
         accuracy_percent: mean over those in time; 0 without any.
         below_minimum: answers of variants less accurate than their client's minimum.
-        outcomes: how many of each.
         back_after_s: seconds from the step's beginning until every second had 99 % in time; None if
             the last one had not.
     """

@@ -27,12 +27,10 @@ class OpenLoop:
     Args:
         url, folder: of the server; where to put its files.
         steps: (seconds, queries a second).
-        latency_ms: deadline of each query.
         seed: of the times at which they are due.
 
     Attributes:
         sent: how many queries there are, by the schedule.
-        rows: those that have ended.
         began_s: when it began, of ``time.monotonic``.
     """
 

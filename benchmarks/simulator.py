@@ -37,8 +37,6 @@ class Scale(NamedTuple):
 
     Attributes:
         workers: in all; a fifth of them GPUs.
-        tasks: each with ten variants.
-        rate_per_s: arrivals of all tasks together.
         queries: in a run, unless told otherwise.
     """
 

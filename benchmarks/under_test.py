@@ -50,8 +50,6 @@ class Seen(NamedTuple):
 
     Attributes:
         at_s: when, seconds since the epoch.
-        members: gateways and workers, by their ids.
-        processes: how many of each role.
         proxies: process ids of HAProxies that Serve started.
     """
 
@@ -66,12 +64,9 @@ class UnderTest:
     """A running modelless.
 
     Attributes:
-        home, url: its.
         mark: in the environment of everything it started, or of the Ray cluster that it joined.
         gateways, workers: how many of them it should have.
-        command, environment: of ``modelless up``.
         nodes: of the Ray cluster that it joined; None for one of its own.
-        process: the supervisor.
     """
 
     home: Path

@@ -74,8 +74,6 @@ def show_table(
     """A table on stdout.
 
     Args:
-        columns: headings.
-        rows: a cell a column.
         title, caption: above and below it; they may be wider than the table.
         right: numbers of the columns to be aligned to the right.
         whole: number of the column that is not folded where the terminal is narrow.

@@ -72,7 +72,6 @@ class Canaries:
         A decision is repeated until ``follow`` says that the trial is over.
 
         Args:
-            now_s: on the driver's clock.
             epoch_s: the same time, seconds since the epoch.
         """
         effects: list[VersionEffect] = []
@@ -120,9 +119,6 @@ def version_effects(
     rollback is quick.
 
     Args:
-        service: which versions are in service.
-        workers: with the variants that they hold.
-        facts: of all versions, by id.
         busy: workers that the plan has orders for now; their turn comes at a later tick.
     """
     effects: list[LoadInstance | UnloadInstance] = []

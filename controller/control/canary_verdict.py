@@ -70,7 +70,6 @@ def weigh(tried: Stream, standing: Stream, tolerance: float) -> Evidence:
     """Return the evidence of two streams on the difference of their rates, tried less standing.
 
     Args:
-        tried: of the version on trial.
         standing: of the one it is compared with.
         tolerance: above 0 and below 1.
     """
@@ -213,8 +212,6 @@ class Guard(NamedTuple):
         name: ``errors``, ``accuracy`` or ``latency``.
         tried, standing: events, and the bad ones of them.
         tolerance: how much larger the tried one's rate may be.
-        log_worse, log_fine: see ``Evidence``.
-        needed_worse, needed_fine: what they must reach.
     """
 
     name: str

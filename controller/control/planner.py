@@ -69,8 +69,6 @@ class Adviser:
         """Return the shares if they changed. Those that make no sense are left out.
 
         Args:
-            view: names the variants that there are.
-            given: ``Targets.shares``.
             complain: called with each share that makes no sense.
         """
         known = {variant.variant_id for variant in view.variants}
@@ -167,10 +165,6 @@ class _Draft:
 
 class Planner:
     """Makes one control machine's plans.
-
-    Args:
-        scaling, placement, eviction, forecaster: the policies.
-        limits: bounds on the workers.
 
     Attributes:
         problems: mistakes of policies in the last tick, for the log. The plan does without the

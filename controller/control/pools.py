@@ -46,7 +46,6 @@ class PoolTracker:
 
         Args:
             effects: the plan's, made when every member was known.
-            present: workers by pool.
         """
         scaled = {e.device_class: e.workers for e in effects if isinstance(e, ScalePool)}
         for pool in self._wanted:

@@ -46,14 +46,11 @@ class ClusterProcess:
     """``modelless up`` as a child. Use as a context manager: leaving it takes the cluster down.
 
     Args:
-        home: store, artifacts and run files.
-        port: where clients go.
         config: settings file; None for the defaults.
         keep: leave it up on leaving without an error, and let it outlive this process.
         on_stage: told what the child says it is doing.
 
     Attributes:
-        url: where clients go.
         stop_s: how long taking it down took, seconds.
     """
 

@@ -68,8 +68,6 @@ class Tally:
     """Queries, counted as they end.
 
     Attributes:
-        outcomes: how many of each.
-        by_variant: how many answers each variant gave.
         latencies_ms: of the answers, by the client's clock.
         accuracy_sum: of the variants that answered, per cent, each answer counting once.
         right, judged: answers known to be right, and those of which it is known.
@@ -151,7 +149,6 @@ class QueryLog:
 
     Attributes:
         rows: in the order in which the queries ended.
-        total, by_kind, by_task: the counts so far.
     """
 
     def __init__(self, kinds: Sequence[KindSpec]) -> None:

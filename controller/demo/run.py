@@ -77,8 +77,6 @@ def run_demo(
     Args:
         home: store, artifacts and run files; made if need be, used again if there.
         keep: leave the cluster up, and say how to ask it more.
-        report_dir: where ``index.html`` and ``report.json`` go.
-        seconds: length of the burst.
         port: where clients go; another one if it is taken.
 
     Raises:

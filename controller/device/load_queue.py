@@ -22,8 +22,6 @@ class QueuedLoad(NamedTuple):
     """A load that was ordered.
 
     Attributes:
-        variant_id: the variant.
-        reason: why.
         memory_bytes: memory that it is expected to take; 0 if that is unknown.
     """
 
@@ -93,9 +91,6 @@ class LoadQueue:
         """Decide how long to rest after a load that has ended.
 
         Args:
-            variant_id, reason: of the load.
-            took_s: how long it took.
-            now_s: when it ended.
             busy_share: the share of the time since the load before in which batches ran, 0 to 1.
         """
         if self.is_spare(variant_id, reason):

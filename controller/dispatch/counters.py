@@ -43,7 +43,6 @@ class Meters:
 
     Attributes:
         ends: finished queries by scope and outcome; see ``Receipt``.
-        refusals: refused queries by scope and reason.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
         batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
@@ -101,8 +100,6 @@ class DispatchCounters:
         kinds: queries that arrived and their items, by scope, latency in seconds and minimum
             accuracy.
         unmet: queries that found no ready variant, by scope.
-        used: answered queries, by worker and variant.
-        meters: finished queries and batches.
     """
 
     kinds: dict[Kind, list[int]] = field(default_factory=dict)

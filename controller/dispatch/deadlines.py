@@ -32,8 +32,6 @@ def extend_deadline(receipt: Receipt, reason: AnyReason, max_late_s: float) -> Q
     Systems, sec. 9.2). Its deadline is extended once, and its other limits stay.
 
     Args:
-        receipt: the query's.
-        reason: why the query would be refused.
         max_late_s: by how much its deadline is extended, seconds.
     """
     query = receipt.query

@@ -68,11 +68,6 @@ class Dispatcher:
 
     Args:
         instances: the ready instances; only the dispatcher changes them.
-        selection: the selection policy.
-        rng: the policy's randomness.
-        limits: bounds on queues, batches and retries.
-        receipts: keeps the receipts of closed queries.
-        explain: words a refusal, for people.
     """
 
     def __init__(
@@ -119,7 +114,6 @@ class Dispatcher:
         """Change the state by one event, and return what the driver must do, in order.
 
         Args:
-            event: what happened.
             now_s: when it happened, seconds; never earlier than the event before.
         """
         return self._handlers[type(event)](event, now_s)

@@ -99,13 +99,8 @@ def build_residents(
     """Return the views of these variants on a device class, by id; read-only.
 
     Args:
-        variants: the variants that a worker holds.
-        device_class: the worker's device class.
         hop_s: time that a batch travels to the worker and back, seconds.
-        cost_model: predicts the latencies.
-        load: the load to predict them for.
         max_batch: most items of a batch.
-        size: of an item, see ``QueryView.size``.
     """
     # The cost model looks a tuple up once for all batches.
     placements = tuple([Placement(variant.id, device_class) for variant in variants])
@@ -214,12 +209,9 @@ class ReadyInstances:
 
     Args:
         variants: every variant that may be served, by id.
-        device_classes: by name.
-        cost_model: what predicts.
         max_batch: the largest batch that will be asked about.
 
     Attributes:
-        groups: each worker's group.
         groups_by_scope: the groups that hold a ready variant of a scope, by scope.
         worker_counts: number of workers by device class; read-only.
     """
@@ -344,8 +336,6 @@ class ReadyInstances:
         """Return the candidates for a query of ``items`` items; no rows if nothing is ready.
 
         Args:
-            scope, items, size: the query's.
-            now_s: the present.
             rank: the query's; what goes behind it does not keep it waiting.
         """
         table = self._scopes.get(scope)

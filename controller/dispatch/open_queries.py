@@ -19,9 +19,7 @@ class OpenQueries:
     """The queries of one dispatcher that wait or run, and the counters.
 
     Args:
-        receipts: keeps the receipts of closed queries.
         max_batch: most items that a query may have, for messages.
-        explain: words a refusal.
 
     Attributes:
         by_id: the receipts of open queries, by the queries' ids.

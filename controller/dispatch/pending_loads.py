@@ -18,9 +18,7 @@ class PendingLoads:
     """The held queries, and the loads that they wait for.
 
     Args:
-        waiting: holds the queries.
         instances: tells which queries can be served, and how soon a load could end.
-        limits: ``max_hold_s`` and ``max_held`` apply here.
     """
 
     def __init__(

@@ -108,7 +108,6 @@ class _Record:
     """The state of one worker.
 
     Attributes:
-        report: its latest report, unfiltered.
         error: typical logarithm of the time that a batch took over the time that was expected.
         batches: the number of batches in ``error``.
         slow_streak: the number of slow batches in a row.
@@ -116,7 +115,6 @@ class _Record:
         awaited: the hanging batch whose return ends the quarantine; None if there is none.
         until_s: when the quarantine ends by itself, with a trial.
         times: the number of quarantines that count.
-        sound_since_s: when the last one ended.
         on_trial: whether its next batch is a trial: one slow batch begins a quarantine.
         seen_hanging: batch and time of the first look that found it hanging.
     """
@@ -142,7 +140,6 @@ class Quarantine:
 
     Args:
         instances: tells which other workers serve a task.
-        limits: bounds of quarantines.
     """
 
     def __init__(self, instances: ReadyInstances, limits: QuarantineLimits | None = None) -> None:

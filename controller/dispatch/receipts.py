@@ -16,7 +16,6 @@ class Receipt:
     """One query's decision and outcome. Times are in seconds.
 
     Attributes:
-        query: the query as it arrived.
         candidates: the candidates of the last choice; None if there was no choice.
         row: the chosen row of ``candidates``; None if the query was refused or deferred.
         reason: the reason of the choice or the refusal.

@@ -19,9 +19,7 @@ class Refusals:
     """Refuses the queries of one dispatcher.
 
     Args:
-        open_queries: closes the queries.
         tenants: counts refusals, and tells when another try makes sense.
-        waiting, pending: the queries that wait.
         workers: publishes the backlog of workers that lose a query.
     """
 

@@ -87,7 +87,6 @@ class WorkerTable:
     Args:
         instances: is told how long each worker is busy.
         waiting: the queries that are bound to workers and run in batches.
-        idle: is told which workers are idle.
         limits: tell when a batch hangs, and when it is given up.
 
     Attributes:
@@ -154,9 +153,6 @@ class WorkerTable:
 
         Args:
             receipt: the query's, with the candidates of the choice.
-            query: the query as it waits.
-            row: the chosen row of the candidates.
-            now_s: the time of the choice.
         """
         candidates = receipt.candidates
         assert candidates is not None  # noqa: S101  (it was chosen from them)
@@ -196,10 +192,7 @@ class WorkerTable:
         """Hand a checked batch to the worker, which is idle or may start early; return the batch.
 
         Args:
-            worker: the worker.
-            run: the policy's decision.
             receipts: the receipts of the open queries, by id.
-            now_s: when the batch leaves.
         """
         limits, take = self._limits, self._waiting.remove_query
         places = [take(query.query_id) for query in run.queries]
@@ -248,7 +241,6 @@ class WorkerTable:
 
         Args:
             worker, batch: the worker, and the batch that it has.
-            now_s: when the batch was back.
             others_s: for how long other gateways' batches occupy the worker, seconds; inf if it
                 did not say.
         """

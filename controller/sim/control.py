@@ -33,12 +33,6 @@ class ControlDriver:
 
     Args:
         planner: decides on loads and on the number of workers.
-        fleet: the variants that could be loaded.
-        cluster: the workers.
-        recorder: records what happens.
-        dispatcher: the gateway's.
-        decide: sends it an event.
-        interval_s: between two ticks.
     """
 
     def __init__(

@@ -92,11 +92,7 @@ class Engine:
     """One run of a world.
 
     Args:
-        world: what there is.
-        fleet: variants and profiles.
         asked: the queries, ascending.
-        seed: of everything random.
-        recorder: counts and logs what happens.
 
     Attributes:
         clairvoyants: policies that must be told all arrivals before ``run``.

@@ -21,8 +21,6 @@ class Machine:
     """This machine.
 
     Attributes:
-        facts: its hardware and engines.
-        device_classes: those that it has.
         rates: what each device class computes in a second, by name.
         published: what is published of its processor; None if the processor is unknown.
     """
@@ -48,7 +46,6 @@ def describe_machine(*, again: bool = False, home: Home = None) -> Machine:
 
     Args:
         again: measure the rates again, also where they are known.
-        home: see ``home_folder``.
     """
     facts = read_facts()
     devices = default_device_classes(facts)

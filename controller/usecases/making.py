@@ -79,9 +79,6 @@ class MadeFamily:
     """A family beside all other variants of its task.
 
     Attributes:
-        order: what was asked for.
-        family: the variants that were made.
-        devices: that they were profiled on.
         measurements: of the smallest measured batch, by variant id and device class.
         victors: the variant that dominates a variant, by device class; itself if none does.
         failed: what went wrong while profiling, by placement.
@@ -322,8 +319,6 @@ class Rebuilt:
     """A variant whose file was made again.
 
     Attributes:
-        variant: as it is registered.
-        size_bytes: of the file.
         damage: what was wrong with the stored file, which is whole again; empty if nothing was.
     """
 
@@ -337,8 +332,6 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
 
     Args:
         variant: ``task/model/variant``, or with its ``@version``.
-        output: write the file there, too.
-        home: see ``home_folder``.
 
     Raises:
         IntegrityError: a tool, the kind of processor or what it was made of has changed.

@@ -71,11 +71,9 @@ class Profiles:
     """The figures of some placements on this machine.
 
     Attributes:
-        variants, devices: by id and name.
         families: of models, by ``task/model``.
         measurements: all of the placements on this machine, a row a batch and size.
         campaign: what was measured now, what was skipped, and why.
-        failed: what went wrong, by placement.
         rates: what the device classes compute in a second, as far as it is known, by name.
         pairs: runs of two placements side by side.
     """
@@ -267,10 +265,6 @@ def find_jobs(
 
     Args:
         registry: holds the files, and the sizes of the items that accuracy was measured on.
-        catalog: of the registry.
-        variants, devices: of the placements.
-        on_progress: receives what is left out.
-        shapes: see ``profile``.
 
     Raises:
         IntegrityError: every file is damaged.

@@ -23,8 +23,6 @@ def remove(name: str, *, reason: str | None = None, home: Home = None) -> Remove
 
     Args:
         name: ``task``, ``task/model``, ``task/model/variant`` or ``...@version``.
-        reason: for the history.
-        home: see ``home_folder``.
 
     Raises:
         NotFoundError: there is no such thing.
@@ -50,9 +48,6 @@ def retire(
 
     Args:
         name: ``task``, ``task/model`` or ``task/model/variant``.
-        undo: take them back into service.
-        reason: for the history.
-        home: see ``home_folder``.
 
     Raises:
         NotFoundError: there is no such thing.

@@ -54,17 +54,12 @@ class Selection:
 
     Attributes:
         task: the scope that the query asks for.
-        batch: items in the query.
-        slo: the query's limits.
         latency_ms: its deadline: the limit or the default.
-        policy: the selection policy's specification.
         chosen: the placement that would serve it; None if it is refused.
         reason: of the choice or the refusal; None if the policy waits for more queries.
         refusal: the error that the client would get; None if something was chosen.
         candidates: a row each, the most accurate first; ``predicted`` says whether its latencies
             are predictions, because nothing was measured at this batch size or around it.
-        accuracies: of the scope's variants, by id.
-        without_profile: variants that have no profile here.
         dominated: why variants are not served, by id.
     """
 

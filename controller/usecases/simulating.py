@@ -88,9 +88,6 @@ def simulate(
 def replay(folder: Path) -> list[replaying.Replayed]:
     """Feed the recorded inputs of a run to the same policies, and compare every effect.
 
-    Args:
-        folder: written by ``up(record=...)``.
-
     Returns:
         For each tape the first difference; None if all effects are equal.
 

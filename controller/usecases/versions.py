@@ -59,8 +59,6 @@ def begin_canary(
         share: of the queries that either version could serve, above 0 and up to 1.
         rules: of the test; default: ``TrialRules()``.
         against: ``@N`` or ``N``, the version to compare with; default: the current one.
-        reason: for the history.
-        home: see ``home_folder``.
         on_progress: receives a note if the version has no profile here.
     """
     other = None

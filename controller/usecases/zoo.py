@@ -27,10 +27,7 @@ class AddedEntry:
     """An entry of the zoo that is registered.
 
     Attributes:
-        name: of the entry.
-        variants: of the entry, in its order.
         new: ids of those that were not registered before.
-        was_there: nothing had to be built.
     """
 
     name: str

@@ -27,12 +27,7 @@ _RETRY_S: Final = 0.01
 
 
 class Store:
-    """An open store. Safe to use from several threads, each in its own session.
-
-    Attributes:
-        engine: SQLAlchemy's; its transactions begin as readers.
-        shown_url: the URL without its password.
-    """
+    """An open store. Safe to use from several threads, each in its own session."""
 
     def __init__(self, engine: Engine, shown_url: str) -> None:
         self.engine = engine

@@ -99,8 +99,6 @@ class UpState:
     """What ``run/up.json`` says of a running modelless.
 
     Attributes:
-        pid: of the supervisor.
-        url: where clients go.
         started_at: seconds since the epoch.
         began_ticks: when the process began, as the kernel counts: process ids are used again; 0
             where it does not say.
@@ -144,8 +142,6 @@ class Cluster:
     """A cluster on this machine. Use as a context manager: leaving it takes everything down.
 
     Args:
-        home: store, artifacts and run files.
-        settings: checked settings.
         on_stage: told what is being done, for people.
         address: a Ray cluster to join, as ``ray.init`` takes it; None for one of its own. One that
             was joined goes on afterwards, and its Ray Serve listens where it listens.

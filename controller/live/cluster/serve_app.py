@@ -172,10 +172,8 @@ def gateway_app(
     """The ingress application: ``count`` gateways.
 
     Args:
-        home, settings: of modelless.
         doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
             they are reached through Serve's own ports alone.
-        count: how many.
         surge: whether there is room for a new one beside the old ones while they are replaced.
     """
     return GatewayReplica.options(  # type: ignore[attr-defined]

@@ -34,8 +34,6 @@ class Family(NamedTuple):
 
     Attributes:
         kind: ``counter``, ``gauge`` or ``histogram``.
-        labels: names of its labels.
-        help: what it is, for people.
     """
 
     kind: str
@@ -132,10 +130,6 @@ _OUTCOMES: Final = {"served": 0, "served-late": 0, "refused": 1}
 
 class ClusterMetrics:
     """Sums of what members report, and their state now; a collector of ``prometheus_client``.
-
-    Args:
-        device_classes: by name, for their prices.
-        reports: the members' last reports.
 
     Attributes:
         replies: HTTP replies by status.

@@ -20,7 +20,6 @@ class TenantTotals:
     """Adds up the members' reports.
 
     Args:
-        home: where the day's spending is kept.
         now: seconds since the epoch.
     """
 

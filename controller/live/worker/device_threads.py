@@ -74,8 +74,6 @@ class Batch:
     """Queries to run together.
 
     Attributes:
-        loaded: with what.
-        inputs: of each query.
         done: called on the event loop with the seconds it took and each query's outputs, or what
             went wrong.
     """
@@ -120,11 +118,9 @@ class BatchThread:
     """Runs batches and frees variants, first come first served.
 
     Args:
-        name: the device's, for the log.
         cores: CPU cores to keep to; empty for wherever the system puts it.
 
     Attributes:
-        busy: how busy it is with batches.
         running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
     """
 
@@ -194,7 +190,6 @@ class LoadThread:
     """Loads one variant at a time.
 
     Args:
-        name: the device's, for the log.
         load: reads a variant, builds its session for so many threads and warms it up.
     """
 

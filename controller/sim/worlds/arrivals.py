@@ -53,7 +53,6 @@ class Recorded(NamedTuple):
 
     Attributes:
         scope: the task or narrower; None if the trace does not tell.
-        slo: the limits; its weight means nothing.
     """
 
     scope: str | None
@@ -82,7 +81,6 @@ class Arrivals(Section, ABC):
 
     Attributes:
         ends: the arrivals come to an end by themselves, so that the world needs no duration.
-        kind: the name of the kind.
     """
 
     ends: ClassVar[bool] = False
@@ -97,7 +95,6 @@ class Arrivals(Section, ABC):
 
         Args:
             folder: of the world file, for files that the settings name.
-            scale: multiplies the rate.
             rng: the stream of random numbers for these arrivals alone.
             until_s: later arrivals are not needed; some may come all the same.
 

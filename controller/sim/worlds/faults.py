@@ -14,9 +14,6 @@ class Faults:
     """Plans a world's faults; failing loads are the cluster's own affair.
 
     Args:
-        faults: of the world.
-        cluster: the workers.
-        events: the clock.
         deliver: takes the batches that finished while their site was cut off.
     """
 

@@ -17,8 +17,6 @@ class Column:
     """A figure that is shown.
 
     Attributes:
-        key: of the figure in a row.
-        head: heading.
         form: of the mean, and of half the interval's width.
         is_percent: the figure is a share, and shown as per cent.
         most_wins: the best is the highest; None: there is no best.

@@ -98,8 +98,6 @@ class Chart:
     """A picture that can be made.
 
     Attributes:
-        draw: draws it on a ``matplotlib.figure.Figure``.
-        inches: width and height.
         label: a description for readers who cannot see it.
     """
 
@@ -120,8 +118,6 @@ def render_svg(draw: Draw, inches: tuple[float, float], name: str, label: str) -
     """A picture as SVG whose colours are the page's.
 
     Args:
-        draw: draws it.
-        inches: width and height.
         name: begins every id in it, so that two pictures on a page do not mix up theirs.
         label: what it shows, for who cannot see it; text.
 
@@ -149,7 +145,6 @@ def plain_ticks(axis: Any, at: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
     """1, 2, 5, 10, ... written out on a logarithmic axis.
 
     Args:
-        axis: a ``matplotlib.axis.Axis``.
         at: the multiples of powers of ten that are marked.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -165,7 +160,6 @@ def name_points(figure: Any, axes: Any, points: Sequence[tuple[float, float, str
     A name that would lie on another goes higher.
 
     Args:
-        figure, axes: in which the points are.
         points: their place, in data, and name, from left to right.
     """
     figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
@@ -202,7 +196,6 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     Args:
         wanted: in ascending order.
         gap: between two names; less where they would not fit between ``low`` and ``high``.
-        low, high: the ends of the column.
     """
     if len(wanted) < 2:
         return [min(high, max(low, each)) for each in wanted]
