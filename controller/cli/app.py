@@ -20,7 +20,6 @@ from modelless.controller.cli import (
     profiling,
     querying,
     registering,
-    removing,
     simulating,
     validating,
     versions,
@@ -122,6 +121,6 @@ for _command in (
     *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
     *(versions.rollback, querying.select, simulating.simulate, simulating.compare, cluster.up),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
-    *(querying.infer, cluster.down, cluster.demo, removing.remove, removing.retire),
+    *(querying.infer, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

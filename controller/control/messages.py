@@ -188,7 +188,7 @@ class ScalePool(NamedTuple):
 
 
 class Advise(NamedTuple):
-    """Tell every gateway's selection policy which share of a scope's queries each placement serves."""
+    """Tell every gateway which share of a scope's queries each placement is to serve."""
 
     shares: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...]
 

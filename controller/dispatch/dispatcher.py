@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.counters import DispatchCounters, Kind
-from modelless.controller.dispatch.deadlines import extend_deadline, find_late
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
@@ -54,7 +53,7 @@ from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
-from modelless.controller.dispatch.refusals import Refusals
+from modelless.controller.dispatch.refusals import Refusals, extend_deadline, find_late
 from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
