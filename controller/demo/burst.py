@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo.load_spec import LoadSpec, StepSpec
@@ -147,12 +146,7 @@ class LoadProcess:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()  # it has nothing to lose
         self._process.communicate()
 

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
@@ -95,12 +94,7 @@ class ClusterProcess:
         self._signals.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         started_s = time.monotonic()
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
         if error is not None or not self._keep:

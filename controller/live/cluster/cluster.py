@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError, NotFoundError
@@ -224,12 +223,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def wait_ready(self, most_s: float = 120.0) -> bool:
