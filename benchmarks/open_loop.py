@@ -32,7 +32,6 @@ def spec_of(
     """What the client is to send.
 
     Args:
-        folder: where to put the images.
         scope: a task, or a variant of it.
         kinds: (weight, limits) of each kind of client; its deadline is ``latency_ms``.
         steps: (seconds, queries a second).
@@ -74,11 +73,9 @@ class OpenLoop:
     Args:
         url, folder: of the server; where to put its files.
         steps: (seconds, queries a second).
-        latency_ms: deadline of each query.
 
     Attributes:
         sent: how many queries there are, by the schedule.
-        rows: those that have ended.
         began_s: when it began, of ``time.monotonic``.
     """
 

@@ -63,7 +63,6 @@ class DeviceFacts:
         cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; unknown levels are
             missing.
         memory_bytes: memory this process may use: the least of the host's and the control group's.
-        gpus: graphics cards of the host.
         engines: version of each installed engine by its name, ``{"onnxruntime-cpu": "1.20.1"}``.
         threads_per_core: how many of ``cores`` share one physical core; None where unknown.
     """
