@@ -334,7 +334,7 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 
 def _show_regret(regret: Mapping[str, Any]) -> None:
     """The first contender's margins, everybody's means, the clearest causes, the worst worlds."""
-    from modelless.controller.usecases.comparison.regret_figures import (
+    from modelless.controller.usecases.comparison.figures import (
         CAUSE_HEADS,
         CONTENDER_HEADS,
         WORLD_HEADS,
