@@ -107,7 +107,6 @@ def strings() -> bytes:
 
 
 def feedback() -> bytes:
-    """63 MB of feedback."""
     labels = b'{"feedback":[{"receipt_id":"a-1","label":[' + b"null," * (63_000_000 // 5) + b"0]}]}"
     return post("/modelless/feedback", labels)
 

@@ -273,7 +273,6 @@ def wait_loaded(url: str, most_s: float = 60.0) -> None:
 def count(
     query_log: QueryLog, spec: LoadSpec, loads: Sequence[float], arguments: argparse.Namespace
 ) -> list[Step]:
-    """The log of queries, step by step."""
     minimum = [kind.limits.get("min_accuracy", 0.0) for kind in spec.kinds]
     steps = []
     for place, load in enumerate(loads):

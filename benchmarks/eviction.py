@@ -60,7 +60,6 @@ class Case(NamedTuple):
 
 
 def make_world(world: str, share: float, policy: str) -> WorldFile:
-    """The world in which devices hold a share of all variants."""
     document = read_yaml("world", WORLDS / "drift.yaml")
     (queries,) = document["queries"]
     policies = {"scaling": "on-demand", "placement": PLACEMENT, "eviction": policy}

@@ -325,7 +325,6 @@ def _clothes(count: int, seed: int = 0) -> tuple[Any, Any]:
 def _kinds(
     profiles: Profiles, photos: Sequence[Photo], mix: Sequence[MixPart], folder: Path
 ) -> list[KindSpec]:
-    """The mix with its pictures, which are written to ``folder``."""
     tasks = profiles.tasks
     clothes, truth = _clothes(64, seed=1)
     np.save(folder / f"{PHOTOS}.npy", np.stack([photo.pixels for photo in photos]))

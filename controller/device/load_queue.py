@@ -49,7 +49,6 @@ class LoadQueue:
 
     @property
     def needed(self) -> int:
-        """How many needed loads there are."""
         return len(self._needed)
 
     def give_up(self, variant_ids: Iterable[str]) -> None:

@@ -169,7 +169,6 @@ class Device:
 
     @property
     def device_class(self) -> str:
-        """The name of its class."""
         return self._device_class
 
     @property

@@ -133,7 +133,6 @@ class ReadyCandidates(Candidates):
 
     @property
     def free_at_s(self) -> FloatArray:
-        """See ``Candidates``."""
         known: FloatArray | Callable[[], FloatArray] = self._free_at_s
         if callable(known):
             known = known()

@@ -433,7 +433,6 @@ class Dispatcher:
         return effects
 
     def _start_batch(self, worker: Worker, run: Run, now_s: float) -> Execute:
-        """Hand a checked batch to the worker."""
         batch = self._workers.start_batch(worker, run, self._open.by_id, now_s)
         self._tenants.count_start(batch.queries, now_s)
         query_ids = tuple([query.query_id for query in batch.queries])

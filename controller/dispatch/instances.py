@@ -284,7 +284,6 @@ class ReadyInstances:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
     def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
-        """Replace the variants and the cost model; see ``CatalogChanged``."""
         self.variants, self.cost_model = variants, cost_model
         self._rebuild()
 
@@ -473,7 +472,6 @@ class ReadyInstances:
                 del cache[scope]
 
     def _ids_in(self, scope: str) -> frozenset[str]:
-        """Return the ids of the scope's variants."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
     def _find_groups(self, scope: str) -> ServingGroups:

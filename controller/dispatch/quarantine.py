@@ -170,7 +170,6 @@ class Quarantine:
         return self._records[worker_id].report
 
     def forget_worker(self, worker_id: str) -> None:
-        """Forget a worker that is gone."""
         record = self._records.pop(worker_id, None)
         self._typical.drop(worker_id)
         if record is not None and record.awaited is not None:

@@ -359,7 +359,6 @@ class WaitingQueries:
         return self._put(query, None, key, self.deferred, 0.0, work_us)
 
     def hold_query(self, query: QueryView) -> None:
-        """Let the query wait for a load."""
         self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
 
     def _put(

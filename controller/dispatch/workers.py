@@ -172,7 +172,6 @@ class WorkerTable:
             self._idle.notify_worker(worker)
 
     def demote_over_share(self, receipts: Mapping[int, Receipt], now_s: float) -> None:
-        """Demote queries of tenants that are far over their share."""
         for query, worker in self._waiting.demote_over_share(now_s):
             receipts[query.query_id].standing = query
             if worker is not None:

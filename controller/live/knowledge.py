@@ -175,7 +175,6 @@ class Rereader:
         self._settings = settings.model_copy(update={"serve_dominated": True})
 
     def __call__(self) -> Knowledge:
-        """As ``read_knowledge``."""
         return read_knowledge(self._home, self._settings)
 
     def count_points(self, variant_ids: Collection[str]) -> dict[str, int]:

@@ -57,7 +57,6 @@ class ControlDriver:
 
     @property
     def starting_s(self) -> Mapping[str, float]:
-        """See ``Control``."""
         return self._control.starting_s
 
     def tick(self, now_s: float, *, at_once: bool = False) -> None:

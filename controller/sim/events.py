@@ -38,7 +38,6 @@ class Events:
         self.now_s = until_s
 
     def happen(self) -> None:
-        """Let the next event happen."""
         at_s, _, act, what = heapq.heappop(self._heap)
         if at_s > self.now_s:
             self.now_s = at_s

@@ -244,7 +244,6 @@ def _explain(
 
 
 def _why(entry: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> str:
-    """Why a candidate was chosen or not, in words."""
     if entry["chosen"]:
         return "chosen"
     if entry["misses"]:

@@ -297,7 +297,6 @@ def _times_of(path: Path) -> NDArray[np.float64]:
 
 
 def _write_worlds(worlds: Sequence[CheckedWorld], folder: Path) -> None:
-    """Write each world to a file of its name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for world in worlds:

@@ -105,7 +105,6 @@ class DeviceFacts:
 
     @property
     def engine_names(self) -> frozenset[str]:
-        """The ``engine_name`` of every installed engine."""
         return frozenset(map(self.engine_name, self.engines))
 
     def engine_name(self, engine: str) -> str:
@@ -114,7 +113,6 @@ class DeviceFacts:
         return f"{engine}-{version}" if version else engine
 
     def device_name(self, kind: str = "cpu") -> str:
-        """Returns the common name of the device of ``kind``."""
         if kind == "gpu" and self.gpus:
             return self.gpus[0].name
         return self.cpu_model

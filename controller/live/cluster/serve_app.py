@@ -144,7 +144,6 @@ class PoolReplica:
     async def run_batch(
         self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, worker_id: str
     ) -> Any:
-        """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, expected_s, patience_s, worker_id)
 
     async def __del__(self) -> None:

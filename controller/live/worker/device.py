@@ -174,7 +174,6 @@ class LocalDevice:
 
     @property
     def device_class(self) -> DeviceClass:
-        """Its class."""
         return self._sizes[self._machine.device_class]
 
     @property
