@@ -127,7 +127,6 @@ def main() -> int:
 def show(
     values: dict[str, dict[int, float]], numbers: Sequence[int], say: Callable[[str], None]
 ) -> None:
-    """Print the table."""
     say(f"{len(numbers)} worlds: {', '.join(map(str, numbers))}")
     say(f"{'without':>32}  value   points   error  worse better")
     for name, found in values.items():

@@ -49,19 +49,16 @@ residency: {preload: [fashion-mnist]}
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    """A whole request."""
     lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def binary(document: dict[str, object], tensors: bytes, *headers: str) -> bytes:
-    """A query with binary tensors."""
     head = json.dumps(document).encode()
     return post(INFER, head + tensors, f"inference-header-content-length: {len(head)}", *headers)
 
 
 def tensor(datatype: str, shape: list[int], size: int, name: str = "image") -> dict[str, object]:
-    """The description of a binary tensor."""
     return {
         "name": name,
         "datatype": datatype,
@@ -110,7 +107,6 @@ def strings() -> bytes:
 
 
 def feedback() -> bytes:
-    """63 MB of feedback."""
     labels = b'{"feedback":[{"receipt_id":"a-1","label":[' + b"null," * (63_000_000 // 5) + b"0]}]}"
     return post("/modelless/feedback", labels)
 
@@ -120,9 +116,7 @@ class Attack:
     """The attackers.
 
     Attributes:
-        address: of the server.
         end_s: until when they go on, of ``time.monotonic``.
-        replies: that they got, by status.
         bytes_per_s: that they send together; 0 for as many as they can.
     """
 
@@ -209,7 +203,6 @@ class Watch:
     """Probes the gateways' own sockets and their memory, in threads, while it is entered.
 
     Attributes:
-        hold_ms: the longest wait for an answer.
         grown_mb: the most by which a gateway grew.
         died: gateways that ended meanwhile: Serve kills one that does not answer its health check.
     """
@@ -267,7 +260,6 @@ def _resident(process: int) -> int:
 
 
 def measure(running: Running, name: str, seconds: float) -> dict[str, object]:
-    """One attack beside the honest client."""
     host, _, port = running.address.partition(":")
     request = REQUESTS[name]() if name in REQUESTS else b""
     rate = 125_000.0 if len(request) < MIB else 1e12
@@ -301,7 +293,6 @@ async def _act(act: Callable[[], Awaitable[None]]) -> None:
 
 
 def main() -> None:
-    """Run the attacks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=8.0)
@@ -328,7 +319,6 @@ def main() -> None:
 
 
 def refusals(running: Running) -> dict[str, object]:
-    """What the cluster itself counted."""
     status = running.get("/modelless/status")
     return {name: status.get(name, {}) for name in ("replies", "proxy_refusals")}
 

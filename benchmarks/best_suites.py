@@ -89,7 +89,6 @@ def jobs_of(
     scalings: Sequence[str],
     evictions: Sequence[str],
 ) -> list[Job]:
-    """Returns a run for each baseline, suite and world."""
     return [
         Job(name, f"{label} | {number}", with_policies(file, suite), file.world.seed)
         for number, file in enumerate(files)
@@ -99,7 +98,6 @@ def jobs_of(
 
 
 def main() -> None:
-    """Run the factorial and print the best suite of each baseline."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the set of worlds")

@@ -15,6 +15,13 @@ Contenders, each with the same front door, gateways and batching:
 With ``--mixed`` 70 % of the clients are content with 70 % accuracy, 25 % want 74 and 5 % want 77;
 then ``fixed by class`` gives each class of clients the fastest variant that it may have.
 
+With ``--learning`` the contenders are modelless with ``learn_online`` false and true, and
+``--busy`` processes keep the cores busy beside them, so that every profile is wrong; the cost
+model's own coverage is printed, too:
+
+    python benchmarks/burst.py --home HOME --learning --busy 2 --capacity-per-s 30 --loads 1
+        --seconds 30 --deadline-ms 80
+
 HOME must hold the ``imagenet`` zoo, profiled (``modelless zoo add imagenet; modelless profile``);
 it is copied, not written to. Prints a line a contender and step: the share in time of all that was
 sent, the mean accuracy of what was answered in time, and the seconds after the step until a second
@@ -27,10 +34,12 @@ import argparse
 import json
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,11 +77,8 @@ class Step:
     """What became of the queries of one step.
 
     Attributes:
-        load: multiple of the yardstick's capacity.
-        sent, in_time: queries.
         accuracy_percent: mean over those in time; 0 without any.
         below_minimum: answers of variants less accurate than their client's minimum.
-        outcomes: how many of each.
         back_after_s: seconds from the step's beginning until every second had 99 % in time; None if
             the last one had not.
     """
@@ -86,16 +92,7 @@ class Step:
     back_after_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run: every query, and what the cluster said of itself at its end."""
-
-    query_log: QueryLog
-    status: Mapping[str, Any]
-
-
 def main() -> None:
-    """Run the contenders one after another and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--loads", default="0.4,1.5,3.3,0.4")
@@ -104,30 +101,39 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--fixed", default="lite2/int8,lite1/int8,lite0/int8,lite0/int8-160")
     parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--learning", action="store_true", help="with learn_online and without")
+    parser.add_argument("--busy", type=int, default=0, help="processes that never rest")
     parser.add_argument("--without", action="store_true", help="leave modelless itself out")
     parser.add_argument("--capacity-per-s", type=float, help="instead of measuring it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     loads = [float(load) for load in arguments.loads.split(",")]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, neighbours(arguments.busy):
         home, ids = copy_home(arguments.home, Path(folder))
         capacity_per_s = arguments.capacity_per_s or in_process_per_s(home, ids[YARDSTICK])
         print(f"{'/'.join(YARDSTICK)} in process: {capacity_per_s:.1f} images/s", flush=True)
         contenders: dict[str, dict[str, object]] = {} if arguments.without else {"modelless": {}}
-        contenders |= {
-            f"fixed {name}": static(named(name, ids)) for name in arguments.fixed.split(",") if name
-        }
+        if arguments.learning:
+            contenders = {f"learning {each}": {"learn_online": each} for each in (False, True)}
+        else:
+            contenders |= {
+                f"fixed {name}": static(named(name, ids))
+                for name in arguments.fixed.split(",")
+                if name
+            }
         if arguments.mixed:
             contenders["fixed by class"] = static("fastest")
         results: dict[str, list[list[Step]]] = {}
         for round_number in range(arguments.rounds):
             spec = spec_of(Path(folder), capacity_per_s, loads, arguments, round_number)
             for name, settings in contenders.items():
-                query_log = run(home, settings, spec, Path(folder)).query_log
+                query_log, status = run(home, settings, spec, Path(folder))
                 steps = count(query_log, spec, loads, arguments)
                 results.setdefault(name, []).append(steps)
                 show(name, steps, query_log)
+                if arguments.learning:
+                    print(f"{name:18} predictions {status['predictions']}", flush=True)
     report(results)
     if arguments.json:
         document = {
@@ -217,8 +223,13 @@ def spec_of(
     return LoadSpec(url=url, kinds=kinds, steps=steps, seed=arguments.seed + round_number)
 
 
-def run(home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path) -> Run:
-    """Bring a cluster of these settings up, send everything, take it down."""
+def run(
+    home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path
+) -> tuple[QueryLog, Mapping[str, Any]]:
+    """Bring a cluster of these settings up, send everything, take it down.
+
+    Returns every query, and what the cluster said of itself at the end.
+    """
     config = folder / "config.yaml"
     config.write_text(json.dumps({"tasks": [TASK], **settings}))
     port = int(spec.url.rpartition(":")[2])
@@ -231,7 +242,20 @@ def run(home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path
                 query_log.add(rows)
         with Client(cluster.url) as client:
             status = client.get("/modelless/status")
-    return Run(query_log, status)
+    return query_log, status
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Processes beside the cluster that keep the cores busy."""
+    command = [sys.executable, "-c", "while True: sum(range(10_000))"]
+    running = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def wait_loaded(url: str, most_s: float = 60.0) -> None:
@@ -249,7 +273,6 @@ def wait_loaded(url: str, most_s: float = 60.0) -> None:
 def count(
     query_log: QueryLog, spec: LoadSpec, loads: Sequence[float], arguments: argparse.Namespace
 ) -> list[Step]:
-    """The log of queries, step by step."""
     minimum = [kind.limits.get("min_accuracy", 0.0) for kind in spec.kinds]
     steps = []
     for place, load in enumerate(loads):
@@ -277,7 +300,6 @@ def count(
 
 
 def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
-    """One contender's run."""
     for step in steps:
         back = "never" if step.back_after_s is None else f"{step.back_after_s:.0f} s"
         rest = {what: n for what, n in step.outcomes.items() if what != "in time"}
@@ -297,7 +319,6 @@ def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
 
 
 def report(results: Mapping[str, Sequence[Sequence[Step]]]) -> None:
-    """Each contender over its whole runs."""
     print(f"\n{'':18} {'in time':>10} {'accuracy':>10} {'violations':>11}   (whole run, by round)")
     for name, rounds in results.items():
         for steps in rounds:

@@ -30,7 +30,6 @@ CASES = (  # wrong answers of the canary and of the current version; tolerance
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=40, help="drawn for each line")
     parser.add_argument("--at-most", type=int, default=400_000, help="queries of a stream")

@@ -19,7 +19,6 @@ WORLDS = Path(__file__).parent / "worlds"
 
 
 def main(paths: list[str]) -> None:
-    """Print a line for each world."""
     print(f"{'world':<18}{'capacity/s':>12}{'mean/s':>10}{'busiest 5 s':>13}{'load':>7}")
     for path in [Path(name) for name in paths] or sorted(WORLDS.glob("*.yaml")):
         file = load_world(path)

@@ -75,7 +75,6 @@ class SetCosts:
     def estimate(
         self, placements: Sequence[Placement], batch: int, load: Load, size: int = 0
     ) -> Estimates:
-        """See ``CostModel.estimate``; whatever the load and the size."""
         del load, size
         one_s = np.array([self._latency_s[placement.variant_id] for placement in placements])
         p50_s = one_s * (0.3 + 0.7 * batch)
@@ -84,11 +83,9 @@ class SetCosts:
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
     ) -> None:
-        """Learns nothing."""
         del placement, batch, load, latency_s, size
 
     def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        """Nor anything of this."""
         del placements, at_s
 
 
@@ -133,7 +130,6 @@ def make_queries(rng: np.random.Generator, count: int, now_s: float) -> list[Que
 
 
 def time_choices(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
-    """Nanoseconds of each choice."""
     rng = np.random.default_rng(7)
     instances = make_instances(rng, placements, workers)
     selection = build_policy(SelectionPolicy, policy)
@@ -259,7 +255,6 @@ def time_dispatch(
 
 
 def measure(timed: Callable[[], Iterator[int]], rounds: int) -> dict[str, float]:
-    """Quantiles in microseconds, of the round with the least p99."""
     best: dict[str, float] = {}
     for _ in range(rounds):
         spent_us = np.fromiter(timed(), dtype=np.float64)[200:] / 1e3
@@ -270,7 +265,6 @@ def measure(timed: Callable[[], Iterator[int]], rounds: int) -> dict[str, float]
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--placements", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--policies", nargs="+", default=POLICIES)

@@ -45,23 +45,18 @@ LEARNED_AFTER = 200
 
 
 class Kept:
-    """Measurements in memory."""
-
     def __init__(self) -> None:
         self.rows: list[Measurement] = []
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
-        """Nothing: everything is measured."""
         del facts, kind
         return []
 
     def add(self, measurement: Measurement) -> None:
-        """Keep it."""
         self.rows.append(measurement)
 
 
 def find_jobs(home: Path, variant_ids: list[str]) -> list[MeasurementJob]:
-    """The variants on one core each."""
     device = default_device_classes(read_facts())[0]
     with closing(open_registry(home)) as registry:
         catalog = registry.catalog()
@@ -94,7 +89,6 @@ def figures(part: NDArray[np.float64]) -> str:
 def run(
     jobs: list[MeasurementJob], batches: list[int], neighbours: list[int], outcomes: int
 ) -> None:
-    """Measure, contend, learn, print."""
     kept = Kept()
     effort = MeasurementEffort(max_time_s=1.0)
     settings = CampaignSettings(batches=tuple(batches), effort=effort, accept_noise=True)
@@ -129,7 +123,6 @@ def run(
 
 
 def main() -> None:
-    """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("home", type=Path)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))

@@ -33,7 +33,6 @@ DEVICE_CLASSES = ("cpu-1", "cpu-2", "cpu-4", "gpu")
 
 
 def measurements(placement: Placement, one_s: float) -> list[Measurement]:
-    """A placement's profile."""
     return [
         Measurement(
             placement.variant_id, placement.device_class, batch, 1, "engine", "device", 30,
@@ -52,12 +51,10 @@ def timed(call: Callable[[], object], overhead_us: float = 0.0) -> float:
 
 
 def quantiles(figures_us: list[float]) -> dict[str, float]:
-    """p50 and p99."""
     return {f"p{q}_us": round(float(np.percentile(figures_us, q)), 2) for q in (50, 99)}
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Figures with so many placements."""
     rng = np.random.default_rng(1)
     placements = tuple(
         Placement(f"task/model/v{number}@1", DEVICE_CLASSES[number % len(DEVICE_CLASSES)])
@@ -99,7 +96,6 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--placements", type=int, nargs="+", default=[100, 1000, 10_000])

@@ -53,8 +53,6 @@ FAMILY_SLOS = [
 
 
 class Case(NamedTuple):
-    """One run: a kind of world, the share of its variants that fits, a policy and a seed."""
-
     world: str
     share: float
     policy: str
@@ -62,7 +60,6 @@ class Case(NamedTuple):
 
 
 def make_world(world: str, share: float, policy: str) -> WorldFile:
-    """The world in which devices hold a share of all variants."""
     document = read_yaml("world", WORLDS / "drift.yaml")
     (queries,) = document["queries"]
     policies = {"scaling": "on-demand", "placement": PLACEMENT, "eviction": policy}
@@ -97,7 +94,6 @@ def make_world(world: str, share: float, policy: str) -> WorldFile:
 
 
 def all_mib(document: dict[str, Any]) -> float:
-    """What all variants of a world of ladders take together."""
     total = 0.0
     for task in document["tasks"]:
         ladder = task["variants"]
@@ -108,7 +104,6 @@ def all_mib(document: dict[str, Any]) -> float:
 
 
 def run(case: Case) -> dict[str, Any]:
-    """The figures of one run that matter here."""
     told = simulate(make_world(case.world, case.share, case.policy), seed=case.seed).figures()
     kept = ("cold_start_s", "attainment", "loads", "queries", "policy_problems")
     return {**case._asdict(), **{name: told[name] for name in kept}}
@@ -176,7 +171,6 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def main() -> None:
-    """Run, print, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--worlds", nargs="+", default=["alone", "family"])
     parser.add_argument("--shares", type=float, nargs="+", default=list(WORKERS))

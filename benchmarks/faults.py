@@ -36,7 +36,6 @@ class Fault:
     """A fault.
 
     Attributes:
-        about: what happens, for people.
         inject: makes it happen; returns what ends it, if it does not end by itself.
         lasts_s: how long it lasts if nobody ends it; 0: it is over at once.
         after_s: how much longer it takes, at most, until all is as before: so long is looked.

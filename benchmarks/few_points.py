@@ -40,7 +40,6 @@ SHARES = (0.05, 0.10, 0.15, 0.25)
 
 
 def main() -> None:
-    """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--home", type=Path, required=True, help="with a profiled grid")
     home = parser.parse_args().home
@@ -70,7 +69,6 @@ def main() -> None:
 
 
 def others(grid: Sequence[Measurement], device_class: str) -> list[Measurement]:
-    """What was measured on other device classes."""
     return [row for row in grid if row.device_class != device_class]
 
 

@@ -15,27 +15,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from open_loop import SIDES_PX, send, spec_of
 
+from modelless.controller.demo.cluster_process import ClusterProcess
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.replay.queries import outcomes_in
 from modelless.controller.replay.replay import replay, tapes_in
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.world import load_world
+from modelless.controller.usecases.client import get_json
 
 GOAL_GOODPUT_PERCENT = 2.0  # the mean of the scenarios' gaps, whatever their signs
 GOAL_ACCURACY_POINTS = 0.5
-_SIDE_PX = {"imagenet": (224, 224, 3), "fashion-mnist": (28, 28)}
 
 
 class Scenario(NamedTuple):
@@ -75,83 +73,27 @@ SCENARIOS = (
 )
 
 
-def modelless(home: Path, *words: object) -> None:
-    """Run a command to its end; its words go on if it fails."""
-    command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
-    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"modelless {' '.join(map(str, words))}: {done.stderr}")
-
-
 def settle(url: str, most_s: float = 60.0) -> None:
     """Wait until nothing is loading any more: a simulated run begins so."""
     end_s = time.monotonic() + most_s
     while time.monotonic() < end_s:
-        with urllib.request.urlopen(f"{url}/modelless/status", timeout=10.0) as reply:
-            members = json.load(reply).get("members", [])
+        members = get_json(url, "/modelless/status").get("members", [])
         if members and all(each["loaded"] and not each["loading"] for each in members):
             return
         time.sleep(1.0)
 
 
-@contextmanager
-def cluster(home: Path, port: int, recording: Path, config: Path) -> Iterator[str]:
-    """A cluster that records; its URL."""
-    modelless(
-        home, "up", "--config", config, "--port", port, "--record", recording, "--detach", "--json"
-    )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        settle(url)
-        yield url
-    finally:
-        modelless(home, "down")
-
-
-def send(url: str, scenario: Scenario, told: argparse.Namespace, folder: Path) -> None:
-    """The scenario's load, from a process of its own."""
-    images = folder / "images.npy"
-    rng = np.random.default_rng(0)
-    np.save(images, rng.integers(0, 256, (32, *_SIDE_PX[told.task]), dtype=np.uint8))
-    spec = {
-        "url": url,
-        "seed": 1,
-        "kinds": [
-            {
-                "name": str(number),
-                "task": told.task,
-                "limits": limits,
-                "weight": weight,
-                "deadline_ms": limits["latency_ms"],
-                "images": str(images),
-                "labels": [],
-                "input_name": "image",
-                "output_name": "probabilities",
-            }
-            for number, (weight, limits) in enumerate(scenario.kinds)
-        ],
-        "steps": [
-            {"seconds": share * told.seconds, "per_s": rate * told.per_s}
-            for share, rate in scenario.steps
-        ],
-    }
-    file = folder / "load.json"
-    file.write_text(json.dumps(spec))
-    subprocess.run(
-        [sys.executable, "-m", "modelless.controller.demo.load", str(file)],
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-
-
 def run(scenario: Scenario, told: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One scenario, live and simulated."""
     folder.mkdir(parents=True)
     recording = folder / "recording"
     config = folder / "config.yaml"
-    config.write_text(f"tasks: [{told.task}]\n")
-    with cluster(told.home, told.port, recording, config) as url:
-        send(url, scenario, told, folder)
+    config.write_text(json.dumps({"tasks": [told.task], "record": {"folder": str(recording)}}))
+    with ClusterProcess(told.home, told.port, config=config) as cluster:
+        cluster.wait_ready()
+        settle(cluster.url)
+        steps = [(share * told.seconds, rate * told.per_s) for share, rate in scenario.steps]
+        spec = spec_of(cluster.url, folder, told.task, scenario.kinds, steps, seed=1)
+        send(spec, folder)
     world = folder / "world.yaml"
     write_world(recording, world)
     file = load_world(world)
@@ -177,10 +119,9 @@ def gaps(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--home", type=Path, required=True, help="with a profiled task")
-    parser.add_argument("--task", default="imagenet", choices=sorted(_SIDE_PX))
+    parser.add_argument("--task", default="imagenet", choices=sorted(SIDES_PX))
     parser.add_argument("--scenarios", type=int, default=len(SCENARIOS), help="the first so many")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load in each")
     parser.add_argument("--per-s", type=float, default=40.0, help="queries a second at rate 1")

@@ -48,13 +48,11 @@ Floats = NDArray[np.float64]
 
 
 def fit_line(x: Floats, y: Floats) -> tuple[float, float, float]:
-    """Intercept, slope and the standard deviation about the line."""
     slope, intercept = np.polyfit(x, y, 1)
     return intercept, slope, float(np.std(y - intercept - slope * x, ddof=2))
 
 
 def print_variants(world: str, seed: int) -> None:
-    """Print the laws of a world's device classes, and variants drawn from them."""
     file = load_world(WORLDS / f"{world}.yaml")
     fleet = build_fleet(file)
     memory_mib = {
@@ -107,7 +105,6 @@ def print_variants(world: str, seed: int) -> None:
 
 
 def print_rising_rate(trace: str) -> None:
-    """Print half a cosine through the rates of a trace."""
     arrivals_s = np.loadtxt(TRACES / f"{trace}.csv", skiprows=1)
     end_s = float(arrivals_s.max())
     counts, edges = np.histogram(arrivals_s, bins=59)

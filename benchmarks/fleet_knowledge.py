@@ -51,7 +51,6 @@ MANY_BYTES = 1 << 40
 
 
 def main() -> None:
-    """Print one JSON object a device."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
     parser.add_argument("--device", action="append", required=True)
@@ -162,7 +161,6 @@ TASK_FIELDS = {
 
 
 def facts_of(row: TableRow) -> DeviceFacts:
-    """Return facts of a machine that has the device of a row."""
     gpus = (GpuFacts(row.device, MANY_BYTES, "1"),) if row.device_kind == "gpu" else ()
     engines = {ENGINE_OF_KIND[row.device_kind].value: "1.0"}
     return DeviceFacts(row.device, "x86_64", 1, None, (), {}, MANY_BYTES, gpus, engines)
@@ -175,7 +173,6 @@ def variant_name(row: TableRow) -> str:
 
 
 def variant_row(row: TableRow, name: str) -> VariantRow:
-    """Return the row as a registered variant."""
     _, model, variant = name.split("/")
     return VariantRow(
         id=f"{name}@1",
@@ -197,7 +194,6 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
 
 
 def measurement(row: TableRow, name: str, facts: DeviceFacts) -> Measurement:
-    """Return the row as a measurement of this machine."""
     p50_s = row.latency_ms / 1e3
     return Measurement(
         variant_id=f"{name}@1",

@@ -46,13 +46,11 @@ MAKERS: dict[str, Callable[[float], Forecaster]] = {
 
 
 def read_trace(path: Path) -> NDArray[np.int64]:
-    """Arrivals of each second of a trace."""
     arrivals_s = np.loadtxt(path, delimiter=",", skiprows=1, usecols=0)
     return np.bincount(arrivals_s.astype(np.int64))
 
 
 def backtest(forecaster: Forecaster, counts: NDArray[np.int64], horizon_s: int) -> dict[str, float]:
-    """The errors of one forecaster on one trace."""
     upto = np.concatenate([[0], np.cumsum(counts)])
     expected, came = [], []
     for second in range(1, len(counts) - horizon_s + 1):
@@ -70,7 +68,6 @@ def backtest(forecaster: Forecaster, counts: NDArray[np.int64], horizon_s: int) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Backtest and print; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the traces are")
     parser.add_argument("--traces", nargs="+", default=TRACES)

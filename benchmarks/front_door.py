@@ -17,6 +17,7 @@ Prints a table with the median of the rounds and their spread; ``--json FILE`` k
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +42,6 @@ PORT = 8155
 
 
 def main() -> None:
-    """Run the rounds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
@@ -99,7 +100,6 @@ def find_variant(home: Path) -> dict:
 
 
 def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: Path) -> dict:
-    """Start one system, load it at 1 and 16 connections, stop it."""
     if system == "limit":
         return {c: in_process(variant, arguments.seconds, 1 if c == 1 else 2) for c in (1, 16)}
     found = {}
@@ -117,7 +117,7 @@ def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: P
                 spec |= {"path": "/", "headers": headers}
             (folder / "body").write_bytes(body)
             (folder / "spec").write_text(json.dumps(spec))
-            command = [sys.executable, str(HERE / "load.py"), str(folder / "spec")]
+            command = [sys.executable, __file__, "--client", str(folder / "spec")]
             out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             found[connections] = json.loads(out)
             if set(found[connections]["statuses"]) != {"200"}:
@@ -163,7 +163,6 @@ def in_process(variant: dict, seconds: float, processes: int) -> dict:
 
 
 def run_in_process(artifact: str, seconds: float) -> None:
-    """One process of the limit."""
     session = open_session(artifact)
     image = np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)
     name = session.get_inputs()[0].name
@@ -194,7 +193,6 @@ def open_session(artifact: str) -> object:
 
 @contextlib.contextmanager
 def server(system: str, arguments: argparse.Namespace, variant: dict) -> Iterator[None]:
-    """The system under test as a process of its own, ready, and gone afterwards."""
     environment = dict(os.environ)
     if system == "modelless":
         config = arguments.home / "front_door.yaml"
@@ -241,8 +239,97 @@ def wait_until_ready(url: str, process: subprocess.Popen, log: object) -> None:
     raise SystemExit(f"{url} did not become ready")
 
 
+class Connection(asyncio.Protocol):
+    """Sends the same request again and again, each after the reply to the one before."""
+
+    def __init__(self, request: bytes, record: list[tuple[float, float]], marker: bytes) -> None:
+        self.request = request
+        self.record = record
+        self.marker = marker
+        self.buffer = bytearray()
+        self.needed = 0
+        self.sent_s = 0.0
+        self.statuses: Counter[int] = Counter()
+        self.marked = 0
+        self.stopped = False
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.send()
+
+    def send(self) -> None:
+        self.sent_s = time.perf_counter()
+        self.transport.write(self.request)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if not self.needed:
+            end = self.buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self.buffer[:end]).lower()
+            self.statuses[int(head[9:12])] += 1
+            start = head.index(b"content-length:") + 15
+            length = int(head[start : (head + b"\r\n").index(b"\r\n", start)])
+            self.needed = end + 4 + length
+        if len(self.buffer) < self.needed:
+            return
+        now_s = time.perf_counter()
+        self.record.append((now_s, now_s - self.sent_s))
+        if self.marker and self.marker in self.buffer:
+            self.marked += 1
+        self.buffer.clear()
+        self.needed = 0
+        if self.stopped:
+            self.transport.close()
+            self.done.set_result(None)
+        else:
+            self.send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the server closed the connection"))
+
+
+async def run_client(spec: dict) -> dict:
+    """Load the server as ``spec`` says; returns throughput and latency quantiles."""
+    body = Path(spec["body"]).read_bytes()
+    head = f"POST {spec['path']} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in spec["headers"].items())
+    request = head.encode() + b"\r\n" + body
+    record: list[tuple[float, float]] = []
+    loop = asyncio.get_running_loop()
+    connections = []
+    for _ in range(spec["connections"]):
+        _, connection = await loop.create_connection(
+            lambda: Connection(request, record, spec["marker"].encode()), spec["host"], spec["port"]
+        )
+        connections.append(connection)
+    begin_s = time.perf_counter() + spec["warm_up_s"]
+    await asyncio.sleep(spec["warm_up_s"] + spec["seconds"])
+    end_s = begin_s + spec["seconds"]
+    for connection in connections:
+        connection.stopped = True
+    await asyncio.gather(*(connection.done for connection in connections))
+    latency_s = sorted(took for at, took in record if begin_s <= at < end_s)
+    statuses: Counter[int] = sum((c.statuses for c in connections), Counter())
+    return {
+        "per_s": len(latency_s) / spec["seconds"],
+        "p50_ms": latency_s[len(latency_s) // 2] * 1e3,
+        "p99_ms": latency_s[int(len(latency_s) * 0.99)] * 1e3,
+        "statuses": {str(status): count for status, count in statuses.items()},
+        "marked": sum(c.marked for c in connections),
+        "replies": len(record),
+    }
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--in-process"]:
         run_in_process(sys.argv[2], float(sys.argv[3]))
+    elif sys.argv[1:2] == ["--client"]:
+        import uvloop
+
+        print(json.dumps(uvloop.run(run_client(json.loads(Path(sys.argv[2]).read_text())))))
     else:
         main()

@@ -48,7 +48,6 @@ Steps = dict[str, list[float]]
 
 
 def timed(steps: Steps, name: str, act: Callable[[], Any]) -> Any:
-    """Do it, and note its milliseconds."""
     started_s = time.perf_counter()
     done = act()
     steps[name].append((time.perf_counter() - started_s) * 1e3)
@@ -76,14 +75,12 @@ def kept_graph(data: bytes, threads: int, name: str) -> bytes:
 
 
 def without_optimiser(data: bytes, threads: int, name: str) -> ort.InferenceSession:
-    """A session from a graph that was optimised before."""
     options = session_options(threads)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return open_graph(data, name, options, ["CPUExecutionProvider"])
 
 
 def with_onnxruntime(variant: Variant, task: Task, path: Path, threads: int, repeats: int) -> Steps:
-    """The steps with ONNX Runtime."""
     steps: Steps = defaultdict(list)
     side_px = variant.resolution_px or FREE_AXIS
     sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in task.inputs}
@@ -133,7 +130,6 @@ def figures(steps: Mapping[str, Iterable[float]]) -> dict[str, dict[str, float]]
 
 
 def main() -> None:
-    """Measure, print, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--variants", nargs="+", default=[], help="scopes; default: all")

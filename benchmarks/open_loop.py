@@ -1,83 +1,103 @@
-"""The demo's open-loop client as a process, for the benchmarks that break what it talks to."""
+"""The demo's open-loop client for benchmarks: random images, and what became of the queries."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from modelless.controller.demo.burst import LoadProcess
 from modelless.controller.demo.load import GRACE_S as GRACE_S
-from modelless.controller.demo.load_spec import LoadSpec, schedule
+from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec, schedule
 from modelless.controller.demo.query_log import Row
 
 TASK = "fashion-mnist"
 IMAGES = 16
+SIDES_PX = {"imagenet": (224, 224, 3), TASK: (28, 28)}
+
+
+def spec_of(
+    url: str,
+    folder: Path,
+    scope: str,
+    kinds: Iterable[tuple[float, Mapping[str, float]]],
+    steps: Sequence[tuple[float, float]],
+    seed: int = 0,
+) -> LoadSpec:
+    """What the client is to send.
+
+    Args:
+        scope: a task, or a variant of it.
+        kinds: (weight, limits) of each kind of client; its deadline is ``latency_ms``.
+        steps: (seconds, queries a second).
+        seed: of the times at which they are due.
+    """
+    images = folder / "images.npy"
+    shape = (IMAGES, *SIDES_PX[scope.partition("/")[0]])
+    np.save(images, np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+    return LoadSpec(
+        url=url,
+        kinds=[
+            KindSpec(
+                name=str(number),
+                task=scope,
+                limits=dict(limits),
+                weight=weight,
+                deadline_ms=limits["latency_ms"],
+                images=images,
+                labels=[],
+                input_name="image",
+                output_name="probabilities",
+            )
+            for number, (weight, limits) in enumerate(kinds)
+        ],
+        steps=[StepSpec(seconds=seconds, per_s=per_s) for seconds, per_s in steps],
+        seed=seed,
+    )
+
+
+def send(spec: LoadSpec, folder: Path) -> list[Row]:
+    """Send everything, from a process of its own; what became of each query."""
+    with LoadProcess(spec, folder) as load:
+        return [row for rows in load.batches() for row in rows]
 
 
 class OpenLoop:
-    """Queries are sent when they are due, whatever becomes of those before them.
+    """Queries of one kind, sent when they are due, whatever becomes of those before them.
 
     Args:
         url, folder: of the server; where to put its files.
         steps: (seconds, queries a second).
-        latency_ms: deadline of each query.
-        seed: of the times at which they are due.
 
     Attributes:
         sent: how many queries there are, by the schedule.
-        rows: those that have ended.
         began_s: when it began, of ``time.monotonic``.
     """
 
     def __init__(
         self, url: str, folder: Path, steps: list[tuple[float, float]], latency_ms: float, seed: int
     ) -> None:
-        images = folder / "images.npy"
-        shape = (IMAGES, 28, 28)
-        np.save(images, np.random.default_rng(seed).integers(0, 255, shape, np.uint8))
-        kind = {
-            "name": "query",
-            "task": TASK,
-            "limits": {"latency_ms": latency_ms, "min_accuracy": 90.0},
-            "weight": 1.0,
-            "deadline_ms": latency_ms,
-            "images": str(images),
-            "labels": [],
-            "input_name": "image",
-            "output_name": "probabilities",
-        }
-        spec = {
-            "url": url,
-            "kinds": [kind],
-            "steps": [{"seconds": seconds, "per_s": per_s} for seconds, per_s in steps],
-            "seed": seed,
-        }
-        (folder / "spec.json").write_text(json.dumps(spec))
-        self.sent = len(schedule(LoadSpec.model_validate(spec), [IMAGES]))
+        limits = {"latency_ms": latency_ms, "min_accuracy": 90.0}
+        spec = spec_of(url, folder, TASK, [(1.0, limits)], steps, seed)
+        self.sent = len(schedule(spec, [IMAGES]))
         self.rows: list[Row] = []
         self.began_s = 0.0
         self._begun = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "modelless.controller.demo.load", str(folder / "spec.json")],
-            stdout=subprocess.PIPE,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(spec, folder), daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if not self._begun.is_set():  # it reports a second after its beginning
-                self.began_s = time.monotonic() - 1.0
-                self._begun.set()
-            self.rows += [Row(*row) for row in json.loads(line)["rows"]]
+    def _read(self, spec: LoadSpec, folder: Path) -> None:
+        with LoadProcess(spec, folder) as load:
+            for rows in load.batches():
+                if not self._begun.is_set():  # it reports a second after its beginning
+                    self.began_s = time.monotonic() - 1.0
+                    self._begun.set()
+                self.rows += rows
 
     def wait_until(self, due_s: float) -> None:
         """Wait until that many seconds after its beginning."""
@@ -86,17 +106,14 @@ class OpenLoop:
         time.sleep(max(self.began_s + due_s - time.monotonic(), 0.0))
 
     def now_s(self) -> float:
-        """Seconds since its beginning."""
         return time.monotonic() - self.began_s
 
     def finish(self) -> list[Row]:
         """Wait for its end; every query's row, and there is one of each.
 
         Raises:
-            SystemExit: the client has failed, or its log does not have every query.
+            SystemExit: its log does not have every query.
         """
-        if self._process.wait() != 0:
-            raise SystemExit("the load has failed")
         self._reader.join()
         if len(self.rows) != self.sent:
             raise SystemExit(f"{self.sent} queries were due, {len(self.rows)} are in the log")
@@ -104,7 +121,6 @@ class OpenLoop:
 
 
 def is_in_time(row: Row, latency_ms: float) -> bool:
-    """Whether the query was answered before its deadline."""
     return row.status == 200 and row.latency_ms <= latency_ms
 
 

@@ -56,7 +56,6 @@ Trial = dict[str, Any]
 
 
 def main() -> None:
-    """Run the trials and print the table."""
     arguments = read_arguments()
     names = arguments.faults.split(",")
     unknown = sorted(set(names) - FAULTS.keys())
@@ -74,7 +73,6 @@ def main() -> None:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
     described = "\n".join(f"  {name:22} {fault.about}" for name, fault in FAULTS.items())
     everything = argparse.Namespace(times=1, before_s=4.0)
     once_min = takes_s(list(FAULTS), everything) / 60.0
@@ -96,7 +94,6 @@ def read_arguments() -> argparse.Namespace:
 
 
 def takes_s(names: list[str], arguments: argparse.Namespace) -> float:
-    """About how long the trials take."""
     trials_s: float = sum(
         arguments.before_s + FAULTS[name].lasts_s + FAULTS[name].after_s + 3.0 for name in names
     )
@@ -110,7 +107,6 @@ def run_all(
     arguments: argparse.Namespace,
     kept: dict[str, list[Trial]],
 ) -> None:
-    """All trials of some faults in one cluster; a row after each fault."""
     with up as cluster:
         for name in names:
             kept[name] = [
@@ -164,7 +160,6 @@ def trial(cluster: UnderTest, fault: Fault, seed: int, arguments: argparse.Names
 
 
 def is_mended(cluster: UnderTest, fault: Fault, before: Any) -> bool:
-    """Whether all is as before the fault."""
     try:
         return cluster.is_whole(before) and fault.is_mended(cluster, before)
     except (OSError, KeyError, ValueError):
@@ -206,7 +201,6 @@ def figures_of(trials: list[Trial]) -> dict[str, Any]:
 
 
 def print_head() -> None:
-    """The table's first line."""
     print(
         f"{'fault':22}{'sent':>7}{'in time':>9}{'late':>6}{'refused':>9}{'lost':>6}"
         f"{'99 % again, s':>15}{'below, s':>11}{'whole, s':>15}  refused, lost",
@@ -215,8 +209,6 @@ def print_head() -> None:
 
 
 def print_row(name: str, figures: dict[str, Any]) -> None:
-    """One fault's row."""
-
     def seconds(key: str, digits: int = 0) -> str:
         return f"{figures[key]['median']:.{digits}f} ({figures[key]['worst']:.{digits}f})"
 

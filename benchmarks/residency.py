@@ -54,8 +54,6 @@ POLICIES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Shot:
-    """A query of the trace: when it is due, and for which variant."""
-
     due_s: float
     scope: str
 
@@ -233,7 +231,6 @@ def figures(
 
 
 def main() -> None:
-    """Run each policy, print, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--source", type=Path, default=default_home())
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=["lru", "miss-cost"])

@@ -25,20 +25,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from open_loop import send, spec_of
+
+from modelless.common.errors import ModellessError
+from modelless.controller.config import Settings
+from modelless.controller.demo.cluster_process import ClusterProcess
+from modelless.controller.demo.query_log import Row
+from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.usecases.client import get_json
 
 LOW, HIGH = 0.2, 2.0
 IN_A_ROW = 5
@@ -55,7 +59,6 @@ MODES: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 def main() -> None:
-    """Run the modes and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--only", default=",".join(MODES))
@@ -78,7 +81,6 @@ def main() -> None:
 
 
 def row(mode: str, found: dict[str, Any]) -> str:
-    """One mode's figures on a line."""
     back_s = found["recovered_s"]
     recovered = "not recovered" if back_s is None else f"recovered after {back_s} s"
     levels = ", ".join(f"{share:.1%}" for share in found["attained"])
@@ -90,9 +92,6 @@ def row(mode: str, found: dict[str, Any]) -> str:
 
 def profiled_per_s(arguments: argparse.Namespace) -> float:
     """The variant's throughput on one core within the deadline, by its profile."""
-    from modelless.controller.config import Settings
-    from modelless.controller.live.knowledge import read_knowledge
-
     settings = Settings(serve_dominated=True, tasks=("imagenet",))
     for facts in read_knowledge(arguments.home, settings).variant_facts(8):
         if facts.variant_id.startswith(arguments.variant + "@"):
@@ -103,58 +102,36 @@ def profiled_per_s(arguments: argparse.Namespace) -> float:
 
 
 def measure(mode: str, per_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One mode: cluster up, the step, cluster down."""
     pool, is_one_variant = MODES[mode]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = {
-            "http": {"port": arguments.port},
             "serve_dominated": True,
             "tasks": ["imagenet"],
             "gateways": {"count": 1, "device_class": None},
             "pools": [{**POOL, **pool}],
             "policies": {"scaling": {"policy": "expected-value", "pools": {"down_after_s": 10.0}}},
         }
-        (folder / "config.yaml").write_text(json.dumps(config))
-        task = arguments.variant if is_one_variant else "imagenet"
-        spec = load_spec(folder, task, per_s, arguments)
-        with cluster(arguments, folder):
+        file = folder / "config.yaml"
+        file.write_text(json.dumps(config))
+        with ClusterProcess(arguments.home, arguments.port, config=file) as cluster:
+            cluster.wait_ready(240.0)
+            time.sleep(5.0)  # the rest of the variants
+            scope = arguments.variant if is_one_variant else "imagenet"
+            kinds = [(1.0, {"latency_ms": arguments.deadline_ms})]
+            steps = [(arguments.seconds, share * per_s) for share in (LOW, HIGH, LOW)]
+            spec = spec_of(cluster.url, folder, scope, kinds, steps)
             core_s: list[float] = []
             stopping = threading.Event()
-            watch = threading.Thread(target=count_cores, args=(arguments.port, stopping, core_s))
+            watch = threading.Thread(target=count_cores, args=(cluster.url, stopping, core_s))
             watch.start()
-            command = [sys.executable, "-m", "modelless.controller.demo.load", str(spec)]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            rows = send(spec, folder)
             stopping.set()
             watch.join()
-    rows = [found for line in said.splitlines() for found in json.loads(line)["rows"]]
     return {**figures(rows, arguments.seconds, arguments.deadline_ms), "core_s": sum(core_s)}
 
 
-def load_spec(folder: Path, task: str, per_s: float, arguments: argparse.Namespace) -> Path:
-    """What the client is to send; see ``modelless.controller.demo.load_spec``."""
-    images = np.random.default_rng(0).integers(0, 255, (16, 224, 224, 3), np.uint8)
-    np.save(folder / "images.npy", images)
-    kind = {
-        "name": task,
-        "task": task,
-        "limits": {"latency_ms": arguments.deadline_ms},
-        "weight": 1.0,
-        "deadline_ms": arguments.deadline_ms,
-        "images": str(folder / "images.npy"),
-        "labels": [],
-        "input_name": "image",
-        "output_name": "probabilities",
-    }
-    levels = [{"seconds": arguments.seconds, "per_s": share * per_s} for share in (LOW, HIGH, LOW)]
-    url = f"http://127.0.0.1:{arguments.port}"
-    path = folder / "load.json"
-    path.write_text(json.dumps({"url": url, "kinds": [kind], "steps": levels}))
-    return path
-
-
-def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[str, Any]:
-    """What became of the queries: rows are ``modelless.controller.demo.query_log.Row``."""
+def figures(rows: Sequence[Row], seconds: float, deadline_ms: float) -> dict[str, Any]:
     width = int(3 * seconds)
     sent, good = np.zeros(width), np.zeros(width)
     lost = 0
@@ -190,54 +167,18 @@ def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[s
     }
 
 
-@contextmanager
-def cluster(arguments: argparse.Namespace, folder: Path) -> Iterator[None]:
-    """``modelless up``, ready, and down again."""
-    base = [sys.executable, "-m", "modelless.controller.cli", "--home", str(arguments.home)]
-    command = [*base, "up", "--config", str(folder / "config.yaml")]
-    with (folder / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait_ready(arguments.port, process, folder / "up.log")
-            yield
-        finally:
-            process.terminate()
-            process.wait(90)
-
-
-def wait_ready(port: int, process: subprocess.Popen[bytes], log: Path, most_s: float = 240) -> None:
-    """Until every task is served."""
-    end_s = time.monotonic() + most_s
-    while time.monotonic() < end_s and process.poll() is None:
-        try:
-            read(port, "/v2/health/ready")
-        except OSError:
-            time.sleep(0.5)
-        else:
-            time.sleep(5.0)  # the rest of the variants
-            return
-    raise SystemExit(log.read_text()[-2000:])
-
-
-def count_cores(port: int, stopping: threading.Event, core_s: list[float]) -> None:
+def count_cores(url: str, stopping: threading.Event, core_s: list[float]) -> None:
     """Sample how many cores the pool's workers own, until told to stop."""
     told_s = time.monotonic()
     while not stopping.wait(0.5):
         try:
-            status = json.loads(read(port, "/modelless/status"))
-        except OSError:
+            status = get_json(url, "/modelless/status")
+        except ModellessError:
             continue
         now_s = time.monotonic()
         classes = [member["device_class"] for member in status["members"]]
         core_s.append((now_s - told_s) * sum(int(c.split("-")[1]) for c in classes if c))
         told_s = now_s
-
-
-def read(port: int, path: str) -> bytes:
-    """GET a path of the cluster."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
-        body: bytes = reply.read()
-    return body
 
 
 if __name__ == "__main__":

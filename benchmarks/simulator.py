@@ -37,8 +37,6 @@ class Scale(NamedTuple):
 
     Attributes:
         workers: in all; a fifth of them GPUs.
-        tasks: each with ten variants.
-        rate_per_s: arrivals of all tasks together.
         queries: in a run, unless told otherwise.
     """
 
@@ -56,7 +54,6 @@ SCALES = {
 
 
 def make_world(scale: Scale, queries: int, policy: str) -> WorldFile:
-    """The world, as long as it takes for so many queries to come."""
     gpus = scale.workers // 5
     return parse_world(
         {
@@ -108,7 +105,6 @@ def make_world(scale: Scale, queries: int, policy: str) -> WorldFile:
 
 
 def run(name: str, queries: int, policy: str) -> dict[str, Any]:
-    """One run, in a process of its own."""
     file = make_world(SCALES[name], queries, policy)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     figures = simulate(file).figures()
@@ -139,7 +135,6 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--worlds", nargs="+", choices=SCALES, default=["small"])
     parser.add_argument("--policies", nargs="+", default=["best-value"])

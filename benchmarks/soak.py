@@ -43,7 +43,6 @@ Sample = dict[str, Any]
 
 
 def main() -> None:
-    """Run the load, inject the faults, print what grew and where the queries went."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -115,7 +114,6 @@ def inject(
 
 
 def watch(cluster: UnderTest, samples: list[Sample], ended: threading.Event, look_s: float) -> None:
-    """Look at every process again and again."""
     while not ended.wait(look_s):
         sample: Sample = {"processes": {}, "status": None}
         for process_id, command in cluster.processes().items():
@@ -129,7 +127,6 @@ def watch(cluster: UnderTest, samples: list[Sample], ended: threading.Event, loo
 
 
 def figures_of(process_id: int) -> dict[str, float]:
-    """Memory, open files and threads of a process."""
     folder = Path(f"/proc/{process_id}")
     status = dict(
         line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line

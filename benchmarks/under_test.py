@@ -50,8 +50,6 @@ class Seen(NamedTuple):
 
     Attributes:
         at_s: when, seconds since the epoch.
-        members: gateways and workers, by their ids.
-        processes: how many of each role.
         proxies: process ids of HAProxies that Serve started.
     """
 
@@ -66,12 +64,9 @@ class UnderTest:
     """A running modelless.
 
     Attributes:
-        home, url: its.
         mark: in the environment of everything it started, or of the Ray cluster that it joined.
         gateways, workers: how many of them it should have.
-        command, environment: of ``modelless up``.
         nodes: of the Ray cluster that it joined; None for one of its own.
-        process: the supervisor.
     """
 
     home: Path
@@ -86,14 +81,12 @@ class UnderTest:
     chance: random.Random = field(default_factory=lambda: random.Random(0))
 
     def start(self) -> None:
-        """``modelless up``; returns at once."""
         with (self.home / "recovery.log").open("wb") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
 
     def stop(self) -> None:
-        """``modelless down``, which waits until everything has ended."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(90)
@@ -103,7 +96,6 @@ class UnderTest:
         return Path(self.environment["MODELLESS_BENCH_STALL"])
 
     def processes(self) -> dict[int, str]:
-        """Command by process id, without zombies."""
         return processes_marked(self.mark)
 
     def of_role(self, role: str) -> list[int]:
@@ -111,20 +103,17 @@ class UnderTest:
         return sorted(pid for pid, name in self.processes().items() if ROLES[role] in name)
 
     def any_of(self, role: str) -> int:
-        """One process of a role."""
         found = self.of_role(role)
         if not found:
             raise SystemExit(f"no {role} is running")
         return self.chance.choice(found)
 
     def status(self) -> dict[str, Any]:
-        """What ``GET /modelless/status`` says."""
         with urllib.request.urlopen(f"{self.url}/modelless/status", timeout=5) as reply:
             found: dict[str, Any] = json.loads(reply.read())
             return found
 
     def seen(self) -> Seen:
-        """Who is there now."""
         found = self.processes()
         commands = found.values()
         counts = {role: sum(word in name for name in commands) for role, word in ROLES.items()}
@@ -197,7 +186,6 @@ pools:
 def _up(
     home: Path, port: int, config: str, mark: str, gateways: int, nodes: Nodes | None = None
 ) -> Iterator[UnderTest]:
-    """Whole, and gone afterwards."""
     file = home / "recovery.yaml"
     file.write_text(f"http: {{port: {port}}}\ntasks: [{TASK}]\nserve_dominated: true\n{config}")
     command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]

@@ -40,10 +40,6 @@ def build_dispatcher(
 ) -> Dispatcher:
     """A gateway's dispatcher.
 
-    Args:
-        settings: policies, bounds and seed.
-        variants, device_classes, cost_model: as for ``ReadyInstances``.
-
     Raises:
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
@@ -67,13 +63,7 @@ def check_policies(settings: Settings) -> None:
 
 
 def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str] = ()) -> Planner:
-    """The control loop's planner. Raises as ``build_dispatcher`` does.
-
-    Args:
-        settings: policies.
-        limits: of its pools.
-        preload: scopes to load before anybody asks.
-    """
+    """The control loop's planner. Raises as ``build_dispatcher`` does."""
     policies = settings.policies
     return Planner(
         Preloading(build_policy(ScalingPolicy, policies.scaling), preload),  # type: ignore[type-abstract]
@@ -94,10 +84,7 @@ def build_control(
     """The control machine. Raises as ``build_dispatcher`` does.
 
     Args:
-        settings: policies and pools.
         device_classes: the names of those that there are.
-        preload: scopes to load before anybody asks.
-        began_s, times: as for ``Control``.
     """
     return Control(
         build_planner(settings, limits_of(settings, device_classes), preload),

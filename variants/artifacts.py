@@ -31,10 +31,8 @@ def read_verified(
     """Read a file once and return exactly the bytes whose hash was checked.
 
     Args:
-        path: a regular file.
         sha256: hex digest that its bytes must have.
         size_bytes: size it must have, for a better message; None if unknown.
-        max_bytes: larger files are refused unread.
 
     Raises:
         IntegrityError: missing, unreadable, truncated, corrupt, swapped, too large.
@@ -101,7 +99,6 @@ class ArtifactStore:
         Args:
             url: where the files lie; made by the first ``put``.
             cache: folder for copies of remote files; ``~/.cache/modelless/artifacts`` by default.
-            max_bytes: bound of one artifact.
 
         Raises:
             InvalidInputError: no file system of that kind, or its driver is not installed.

@@ -26,8 +26,6 @@ def decode_texts(
 
     Args:
         scores: FP [items, steps, classes]; what is no number is never the best.
-        decoding: which class is the blank.
-        labels: the character of each class.
 
     Raises:
         InvalidInputError: the scores are of another shape.
@@ -55,7 +53,6 @@ def alphabet_of_metadata(metadata: Mapping[str, str], key: str, classes: int) ->
     PaddleOCR leaves out of its lists.
 
     Args:
-        metadata: of an ONNX file.
         key: under which they stand, a character a line.
         classes: that the output has; -1 if that is free.
 

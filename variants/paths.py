@@ -79,14 +79,7 @@ def _version(value: str | int | None, path: str) -> int:
 
 
 def not_found(what: str, name: str, known: Iterable[str], next_step: str) -> NotFoundError:
-    """A NotFoundError that lists names near ``name`` and what exists.
-
-    Args:
-        what: ``task``, ``model of task imagenet``, ...
-        name: what was asked for.
-        known: what exists.
-        next_step: what to do when nothing exists.
-    """
+    """A NotFoundError that lists names near ``name`` and what exists."""
     names = sorted(known)
     message = f"No {what} is called {name!r}."
     if not names:

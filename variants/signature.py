@@ -80,7 +80,6 @@ def check_inputs(
     value lies within 0 to 255; it is rounded to the nearest whole number, a half to the even one.
 
     Args:
-        task: whose inputs they must be.
         tensors: arrays by name, items along axis 0.
         max_items: most items allowed.
 

@@ -73,7 +73,6 @@ class TensorSpec:
     """One tensor of a task's signature.
 
     Attributes:
-        name: as clients write it.
         datatype: an Open Inference Protocol datatype: ``UINT8``, ``FP32``, ...
         shape: sizes; ``-1`` is free. The first axis counts items, so it is ``-1``.
         padding: what items of free sizes are padded with at their ends, so that more of them share
@@ -201,7 +200,6 @@ class Variant:
         version: 1, 2, ...; an artifact never changes under a version.
         resolution_px: side of the network's input after its in-graph resize; None without one.
         artifact_sha256: hex digest of the artifact; the key under which it is stored.
-        artifact_bytes: its size.
         parameter_count, multiply_adds: of the graph, multiply-adds an item; None if unknown.
     """
 
@@ -237,8 +235,6 @@ class DeviceClass:
         name: ``cpu-1`` is one CPU core, ``cpu-2`` two, ``h200`` a GPU.
         kind: ``cpu``, ``gpu`` or ``npu``.
         threads: intra-op threads a variant runs with there.
-        memory_bytes: what variants may fill.
-        price_usd_per_hour, power_w: for cost limits and reports.
     """
 
     name: str
@@ -271,7 +267,6 @@ class SLO:
     """A query's limits; each may be left out.
 
     Attributes:
-        latency_ms: deadline, from arrival.
         min_accuracy: per cent.
         max_cost_usd: price of the device time the query may take.
         priority: 0 (default) to 9; more is more urgent.

@@ -20,7 +20,6 @@ from modelless.controller.cli import (
     profiling,
     querying,
     registering,
-    removing,
     simulating,
     validating,
     versions,
@@ -130,6 +129,6 @@ for _command in (
     ),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
     *(decisions.receipts,),
-    *(querying.infer, cluster.down, cluster.demo, removing.remove, removing.retire),
+    *(querying.infer, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

@@ -36,7 +36,6 @@ class Failed(Exception):
     """An error together with what else a program reading ``--json`` should get.
 
     Args:
-        error: what went wrong.
         details: goes into the JSON document beside ``error`` and ``exit_code``.
     """
 

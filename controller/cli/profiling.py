@@ -30,8 +30,7 @@ from modelless.controller.cli.screen import (
 )
 
 if TYPE_CHECKING:
-    from modelless.controller.usecases.devices import Machine
-    from modelless.controller.usecases.profiling import Profiles
+    from modelless.controller.usecases.profiling import Machine, Profiles
     from modelless.profiler.cost_model.slowdowns import PairRun
     from modelless.profiler.devices.microbenchmark import DeviceRates
     from modelless.profiler.measure.measurement import Measurement
@@ -189,7 +188,7 @@ def device(ctx: typer.Context, again: Again = False, as_json: Json = False) -> N
 
     Example: modelless device --json
     """
-    from modelless.controller.usecases.devices import describe_machine
+    from modelless.controller.usecases.profiling import describe_machine
 
     machine = describe_machine(again=again, home=ctx.obj)
     if as_json:
@@ -215,7 +214,7 @@ def engines(as_json: Json = False) -> None:
 
     Example: modelless engines --json
     """
-    from modelless.controller.usecases.devices import list_engines
+    from modelless.controller.usecases.profiling import list_engines
 
     found = list_engines()
     if as_json:

@@ -74,8 +74,6 @@ def show_table(
     """A table on stdout.
 
     Args:
-        columns: headings.
-        rows: a cell a column.
         title, caption: above and below it; they may be wider than the table.
         right: numbers of the columns to be aligned to the right.
         whole: number of the column that is not folded where the terminal is narrow.
@@ -167,7 +165,6 @@ class Steps:
             say(": ".join(part for part in (f"{self.activity} {done}/{total}", left, now) if part))
 
     def note(self, message: str) -> None:
-        """A message beside the progress."""
         if self._bar is not None:
             self._bar.console.print(message, markup=False)
         else:

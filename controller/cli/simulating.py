@@ -166,8 +166,8 @@ def compare(
     compare --random 300 --set judge --seed 7 --policies modelless,superserve,clockwork
     """
     contenders, loads = names_of("policies", policies), _loads_of(load)
-    from modelless.controller.usecases.comparing import compare as run
     from modelless.controller.usecases.comparison.figures import scaling_text
+    from modelless.controller.usecases.simulating import compare as run
 
     with show_progress() as progress, others_print_to_stderr():
         found = run(
@@ -334,7 +334,7 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 
 def _show_regret(regret: Mapping[str, Any]) -> None:
     """The first contender's margins, everybody's means, the clearest causes, the worst worlds."""
-    from modelless.controller.usecases.comparison.regret_figures import (
+    from modelless.controller.usecases.comparison.figures import (
         CAUSE_HEADS,
         CONTENDER_HEADS,
         WORLD_HEADS,

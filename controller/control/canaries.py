@@ -72,7 +72,6 @@ class Canaries:
         A decision is repeated until ``follow`` says that the trial is over.
 
         Args:
-            now_s: on the driver's clock.
             epoch_s: the same time, seconds since the epoch.
         """
         effects: list[VersionEffect] = []
@@ -100,7 +99,6 @@ class Canaries:
         return effects
 
     def status(self, epoch_s: float) -> list[dict[str, Any]]:
-        """The trials that are on, as plain data."""
         return [
             status_of(trial, self._evidence[number], epoch_s, self._verdicts.get(number))
             for trial in self._service.trials
@@ -121,9 +119,6 @@ def version_effects(
     rollback is quick.
 
     Args:
-        service: which versions are in service.
-        workers: with the variants that they hold.
-        facts: of all versions, by id.
         busy: workers that the plan has orders for now; their turn comes at a later tick.
     """
     effects: list[LoadInstance | UnloadInstance] = []

@@ -51,7 +51,6 @@ class Stream(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The share that was bad; 0 of none."""
         return self.bad / self.total if self.total else 0.0
 
 
@@ -71,7 +70,6 @@ def weigh(tried: Stream, standing: Stream, tolerance: float) -> Evidence:
     """Return the evidence of two streams on the difference of their rates, tried less standing.
 
     Args:
-        tried: of the version on trial.
         standing: of the one it is compared with.
         tolerance: above 0 and below 1.
     """
@@ -152,7 +150,6 @@ class ArmTotals:
     slow: int = 0
 
     def add(self, counts: ArmCounts, slow_step: int | None) -> None:
-        """Add what a gateway counted."""
         self.queries += counts.queries
         self.answered += counts.answered
         self.failed += counts.failed
@@ -193,7 +190,6 @@ class TrialEvidence:
                 self.first = {}
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON."""
         return {**asdict(self), "first": {str(step): n for step, n in self.first.items()}}
 
     @classmethod
@@ -216,8 +212,6 @@ class Guard(NamedTuple):
         name: ``errors``, ``accuracy`` or ``latency``.
         tried, standing: events, and the bad ones of them.
         tolerance: how much larger the tried one's rate may be.
-        log_worse, log_fine: see ``Evidence``.
-        needed_worse, needed_fine: what they must reach.
     """
 
     name: str

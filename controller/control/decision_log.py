@@ -53,10 +53,7 @@ class DecisionLog:
         """Return the new entries, in the order of events.
 
         Args:
-            view: the planner's input.
-            effects: its decisions.
             changes: loads and unloads that ended since the last tick.
-            problems: the mistakes of policies.
         """
         entries = self._worker_entries(view)
         entries += self._change_entries(changes)

@@ -66,8 +66,6 @@ class ControlTimes(NamedTuple):
         grace_s: members may report for so long after no member was heard at all.
         settle_s: every member has reported so long after the machine began; until then it decides
             nothing that it might regret.
-        cooldown_s: see ``PoolTracker``.
-        keep_evidence_s: see ``Canaries``.
     """
 
     tick_s: float = 1.0
@@ -94,11 +92,8 @@ class Control:
 
     Args:
         planner: decides on loads and on the number of workers.
-        pools: that the cluster has.
         workers: at the beginning, by name, of the pools that may be scaled.
         began_s: the time now, seconds.
-        times: that it keeps to.
-        start_weight: see ``PoolTracker``.
     """
 
     def __init__(
@@ -138,7 +133,6 @@ class Control:
         """Take the event in, and return what is to be done, in order.
 
         Args:
-            event: see ``messages``.
             now_s: seconds; never less than with the event before.
         """
         return self._handlers[type(event)](event, now_s)
@@ -196,11 +190,9 @@ class Control:
         return busy_neighbours(self._members[member_id].report, self.reports)
 
     def pools_status(self) -> list[dict[str, object]]:
-        """The pools that can be scaled, as plain data."""
         return self._pools.status()
 
     def trials_status(self, now_s: float) -> list[dict[str, Any]]:
-        """The trials that are on, as plain data."""
         return self._canaries.status(now_s + self._epoch_offset_s)
 
     # -- events -------------------------------------------------------------------------------

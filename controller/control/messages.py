@@ -38,7 +38,6 @@ class Replica(NamedTuple):
         release: the code and the settings that it runs, as ``live/cluster/release`` names them.
         rollout: the deployment of its application that started it.
         began_s: when it started, seconds since the epoch.
-        is_starting: it serves no queries yet.
     """
 
     release: str = ""
@@ -52,8 +51,6 @@ class MemberReport:
     """One member's report: a gateway, or a worker of a pool.
 
     Attributes:
-        member_id: its worker id.
-        is_gateway: whether it takes queries in.
         state: its device and the variants loaded there; None for a gateway without a device.
         failed_loads: why variants could not be loaded, by variant id.
         interval_s: seconds since its last report.
@@ -64,7 +61,6 @@ class MemberReport:
         held: as ``kinds``, of the queries that wait for a load now.
         open_queries: queries waiting or running now, by scope.
         queued: queries waiting now; at a worker of a pool, whether a batch waits.
-        resident_bytes: memory of the process.
         tasks: the tasks of its event loop, which must not pile up.
         host: the machine's name: devices of one host slow each other down.
         coverage: how its cost model's predictions fared lately, by device class.
@@ -153,7 +149,6 @@ class FactsChanged(NamedTuple):
 
     Attributes:
         variants: every version of each variant that is served.
-        device_classes: by name.
         slowdowns: how much placements on one host slow each other down.
     """
 
@@ -166,7 +161,6 @@ class VersionsChanged(NamedTuple):
     """The versions in service were read, or changed: by a command, or by the end of a trial.
 
     Attributes:
-        service: which versions are in service now.
         evidence: what is kept of each trial's evidence, by the trial's number.
         epoch_s: the time of this event, seconds since the epoch.
     """
@@ -194,11 +188,7 @@ class ScalePool(NamedTuple):
 
 
 class Advise(NamedTuple):
-    """Tell every gateway's selection policy which share of a scope's queries each placement serves.
-
-    Attributes:
-        shares: ``(scope, ((placement, share), ...))`` pairs.
-    """
+    """Tell every gateway which share of a scope's queries each placement is to serve."""
 
     shares: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...]
 
@@ -258,7 +248,6 @@ class Entry(NamedTuple):
     """A decision, or the outcome of one, for the history.
 
     Attributes:
-        kind: of the entry.
         subject: the variant, the device class or the worker.
         reason: why it was decided; for an outcome, what happened.
         details: plain data for JSON; times in seconds, sizes in bytes.
@@ -280,8 +269,6 @@ class PromoteVersion(NamedTuple):
     """End the trial and make its version the current one.
 
     Attributes:
-        trial: that ends.
-        reason: a sentence for the history.
         figures: the evidence behind it, as plain JSON.
     """
 

@@ -17,12 +17,7 @@ Holdings = tuple[tuple[Placement, ...], ...]
 
 
 class NeighbourSlowdowns:
-    """How many times as long each variant takes beside the variants that other devices hold.
-
-    Args:
-        pairs: see ``FactsChanged``.
-        variant_ids: the variants that may be placed.
-    """
+    """How many times as long each variant takes beside the variants that other devices hold."""
 
     def __init__(self, pairs: Slowdowns, variant_ids: Sequence[str]) -> None:
         self._pairs = pairs

@@ -150,7 +150,6 @@ class PlannedMemory:
         )
 
     def worker(self, worker_id: str) -> WorkerState:
-        """The worker as it will be."""
         return self._workers[worker_id]
 
     def out_of_reach(
@@ -165,16 +164,18 @@ class PlannedMemory:
             for name in names:
                 held[name] = held.get(name, False) or is_near
         able = {
-            name: facts.accuracy_percent
+            name: self._facts[name].accuracy_percent
             for name in held
-            if in_scope(name, scope)
-            and (facts := self._facts.get(name)) is not None
-            and facts.accuracy_percent >= min_accuracy_percent
+            if in_scope(name, scope) and self.is_accurate(name, min_accuracy_percent)
         }
         if home.resizing_to or any(held[name] for name in able):
             return []
         ranked = sorted(able, key=lambda name: (-able[name], name))
         return [Placement(name, home.device_class) for name in ranked if name not in home.barred]
+
+    def is_accurate(self, variant_id: str, min_accuracy_percent: float) -> bool:
+        facts = self._facts.get(variant_id)
+        return facts is not None and facts.accuracy_percent >= min_accuracy_percent
 
     def newcomer(self, placement: Placement, worker_id: str) -> Instance:
         """The variant as it would be on the worker if it were loaded."""
@@ -187,11 +188,9 @@ class PlannedMemory:
         return sum(n for name, n in self._copies.items() if in_scope(name, scope))
 
     def is_ready(self, variant_id: str) -> bool:
-        """Whether the variant served anywhere when the plan was begun."""
         return variant_id in self._ready
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
-        """The variant will be loaded there, and in use from now on."""
         worker = self._workers[worker_id]
         arriving = Instance(worker_id, variant_id, memory_bytes, 0.0, self._now_s, 0, in_use=True)
         self._workers[worker_id] = replace(worker, instances=(*worker.instances, arriving))
@@ -200,7 +199,6 @@ class PlannedMemory:
         self._copies[variant_id] += 1
 
     def unload(self, worker_id: str, variant_id: str) -> None:
-        """The variant will be unloaded there."""
         worker = self._workers[worker_id]
         left = tuple(i for i in worker.instances if i.variant_id != variant_id)
         self._workers[worker_id] = replace(worker, instances=left)

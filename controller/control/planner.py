@@ -69,8 +69,6 @@ class Adviser:
         """Return the shares if they changed. Those that make no sense are left out.
 
         Args:
-            view: names the variants that there are.
-            given: ``Targets.shares``.
             complain: called with each share that makes no sense.
         """
         known = {variant.variant_id for variant in view.variants}
@@ -104,8 +102,6 @@ _NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
 
 @dataclass(slots=True)
 class _Draft:
-    """An unfinished plan."""
-
     view: ClusterView
     wanted: Mapping[Placement, int]
     memory: PlannedMemory
@@ -130,13 +126,31 @@ class _Draft:
             scope for scope, rate in unmet.items() if rate > 0.0 and in_scope(variant_id, scope)
         ]
 
+    def within_reach_first(
+        self, ranked: list[WorkerState], variant_id: str
+    ) -> Iterable[WorkerState]:
+        """Put those last that gateways whose clients ask for the variant in vain do not reach."""
+        asking = [
+            each
+            for each in self.view.workers
+            for scope, least_percent in each.unmet.items()
+            if in_scope(variant_id, scope) and self.memory.is_accurate(variant_id, least_percent)
+        ]
+        if not asking:
+            return ranked
+        return sorted(
+            ranked,
+            key=lambda worker: sum(
+                worker.pool == each.pool and worker.worker_id != each.worker_id for each in asking
+            ),
+        )
+
     def is_spare(self, instance: Instance, worker: WorkerState) -> bool:
         """Whether there are more copies of it than the plan wants."""
         placement = Placement(instance.variant_id, worker.device_class)
         return self.memory.count(placement) > self.wanted.get(placement, 0)
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
-        """Load the variant."""
         self.memory.load(worker_id, variant_id, memory_bytes)
         device_class = self.memory.worker(worker_id).device_class
         order = LoadInstance(worker_id, variant_id, reason, memory_bytes, device_class)
@@ -145,17 +159,12 @@ class _Draft:
     def unload(
         self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""
     ) -> None:
-        """Unload the variant, to make room for another or because too much is held."""
         self.memory.unload(worker_id, variant_id)
         self.effects.append(UnloadInstance(worker_id, variant_id, reason, for_variant_id))
 
 
 class Planner:
     """Makes one control machine's plans.
-
-    Args:
-        scaling, placement, eviction, forecaster: the policies.
-        limits: bounds on the workers.
 
     Attributes:
         problems: mistakes of policies in the last tick, for the log. The plan does without the
@@ -285,7 +294,8 @@ class Planner:
         if needed_bytes is None or missing <= 0:
             return
         without_room = []
-        for worker in self._ranked(placement, needed_bytes, draft.memory, full):
+        ranked = self._ranked(placement, needed_bytes, draft.memory, full)
+        for worker in draft.within_reach_first(ranked, placement.variant_id):
             if self._put(placement, worker, needed_bytes, draft, in_vain):
                 missing -= 1
                 if missing == 0:

@@ -52,11 +52,7 @@ class PlanLimits:
 
 
 class PoolPlanner:
-    """Turns wanted workers by device class into resizes and pool sizes.
-
-    Args:
-        limits: that no policy may exceed.
-    """
+    """Turns wanted workers by device class into resizes and pool sizes."""
 
     def __init__(self, limits: PlanLimits) -> None:
         self._limits = limits

@@ -39,7 +39,6 @@ class PoolTracker:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools as policies see them."""
         return tuple(self._pools.values())
 
     def note_plan(self, effects: Iterable[PlanEffect], present: Mapping[str, int]) -> None:
@@ -47,7 +46,6 @@ class PoolTracker:
 
         Args:
             effects: the plan's, made when every member was known.
-            present: workers by pool.
         """
         scaled = {e.device_class: e.workers for e in effects if isinstance(e, ScalePool)}
         for pool in self._wanted:
@@ -81,7 +79,6 @@ class PoolTracker:
         return bool(self.starting_s(scaled)) and not any(self._wanted.values())
 
     def status(self) -> list[dict[str, object]]:
-        """The pools that can be scaled, as plain data."""
         return [
             {
                 "pool": name,

@@ -33,8 +33,6 @@ class DueLoad:
     """A placement that will be asked for about when a load that began now would end.
 
     Attributes:
-        scope: that wakes.
-        placement: that served it last.
         queries: expected of its scope that would come before a load on demand has ended.
         until_s: how long ahead was looked: the load's time and the margin.
     """
@@ -46,11 +44,7 @@ class DueLoad:
 
 
 class Prefetcher:
-    """Remembers what served each scope, finds due loads and weighs their victims.
-
-    Args:
-        forecaster: predicts demand.
-    """
+    """Remembers what served each scope, finds due loads and weighs their victims."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
@@ -86,7 +80,6 @@ class Prefetcher:
         """Return the queries that only this instance serves, expected until it could be back.
 
         Args:
-            instance: that would leave.
             until_s: for how long it would be gone before it could be loaded again.
         """
         gone_s = until_s + (instance.load_s if 0.0 <= instance.load_s < inf else 0.0)

@@ -20,7 +20,6 @@ class Preloading(ScalingPolicy):
     """Wants the quickest variant of each scope once, and what the other policy wants.
 
     Args:
-        policy: the other one.
         scopes: the first ones first.
         most_s: how long it may take, seconds.
     """

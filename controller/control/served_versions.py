@@ -24,7 +24,6 @@ class Service:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials that are on."""
         return tuple(line.trial for line in self.lines.values() if line.trial is not None)
 
     @property

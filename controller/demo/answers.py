@@ -25,9 +25,7 @@ class Photo:
     """A photo whose content is known.
 
     Attributes:
-        name: for people.
         pixels: UINT8 [height, width, 3], RGB.
-        acceptable: labels that name what it shows.
     """
 
     name: str
@@ -40,17 +38,12 @@ class PhotoAnswer:
     """The answer to one photo under one SLO, as it stands in the report.
 
     Attributes:
-        photo, slo: their names.
         status, error: of HTTP, and the server's words; empty with an answer.
         client_ms: until the end of the reply, by the client's clock.
         label, score: of the likeliest class; empty and 0 with a refusal, as all that follows.
-        is_sane: whether the label is acceptable.
         is_judged: whether its label counts: the resolution is one that accuracies were published
             for.
-        variant, short_name: which answered.
         accuracy, accuracy_provenance: of the variant, per cent.
-        predicted_ms, observed_ms: latency by the server's clock.
-        cost_usd: price of the query.
     """
 
     photo: str
@@ -105,9 +98,6 @@ class ClothesAnswer:
     """The answers to the labelled test images under one SLO, as they stand in the report.
 
     Attributes:
-        slo, limits: the SLO's name and limits.
-        images, right: answered, and answered rightly.
-        refused: images that were refused.
         measured_percent, measured_low, measured_high: share of the answers that are right, with
             its Wilson 95 % interval, per cent; the share is 0 without any.
         stated_percent: accuracy the replies stated, mean over the images.
@@ -137,11 +127,7 @@ def ask_about_photos(
     """Each photo under each SLO, one after another.
 
     Args:
-        client: connected to the cluster.
         task: of one image in, scores of classes out.
-        photos, slos: what and how.
-        resolutions_px: of every variant, by id.
-        on_answer: told of each.
     """
     classes = {task.outputs[0].name: 1}
     answers = []
@@ -194,9 +180,7 @@ def ask_about_clothes(
     """Labelled images through the cluster, ``batch`` a query; count how many come back right.
 
     Args:
-        client, task, slo: as above.
         images, labels: UINT8 [n, height, width] and class indices UINT8 [n].
-        batch: images in a query.
     """
     by_variant: Counter[str] = Counter()
     right = refused = 0

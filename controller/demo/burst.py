@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo.load_spec import LoadSpec, StepSpec
@@ -33,8 +32,6 @@ class MixPart:
     """One kind of queries in the mix.
 
     Attributes:
-        named: its limits.
-        task: what is asked for.
         weight: its share of all queries, 0 to 1.
     """
 
@@ -48,9 +45,6 @@ class BurstResult:
     """The results of the burst.
 
     Attributes:
-        spec: what was sent.
-        query_log: every query.
-        gateways: devices that share the work.
         mean_service_s: device time and overhead of a query on an idle system, as estimated.
         client_cpu_s: processor time of the client, seconds.
         memory_bytes: of all gateways and workers, resident, at the end; 0 if unknown.
@@ -70,7 +64,6 @@ def burst_mix(
     """The burst's queries: for people who wait, for care, for haste and for thrift; and clothes.
 
     Args:
-        photos: the variants of the photos' task.
         device_class: what they run on, for its price.
         clothes_task: asked about under the tightest deadline of the photos.
     """
@@ -103,8 +96,6 @@ def estimate_service_s(
 
     Args:
         mix: what is asked for; the weights add up to 1.
-        by_task: the variants of each task.
-        device_class: of the gateways' devices.
     """
     mean_s = 0.0
     for part in mix:
@@ -130,7 +121,6 @@ class LoadProcess:
     """The process that sends the load. Use as a context manager: leaving it ends the process.
 
     Args:
-        spec: what to send.
         folder: where the spec is written; must exist.
 
     Attributes:
@@ -156,12 +146,7 @@ class LoadProcess:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()  # it has nothing to lose
         self._process.communicate()
 

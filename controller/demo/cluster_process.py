@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
@@ -46,14 +45,11 @@ class ClusterProcess:
     """``modelless up`` as a child. Use as a context manager: leaving it takes the cluster down.
 
     Args:
-        home: store, artifacts and run files.
-        port: where clients go.
         config: settings file; None for the defaults.
         keep: leave it up on leaving without an error, and let it outlive this process.
         on_stage: told what the child says it is doing.
 
     Attributes:
-        url: where clients go.
         stop_s: how long taking it down took, seconds.
     """
 
@@ -80,7 +76,6 @@ class ClusterProcess:
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started."""
         return time.monotonic() - self._started_s
 
     def __enter__(self) -> ClusterProcess:
@@ -99,12 +94,7 @@ class ClusterProcess:
         self._signals.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         started_s = time.monotonic()
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
         if error is not None or not self._keep:

@@ -26,7 +26,6 @@ def frontier_figure(variants: Sequence[Mapping[str, Any]], device: str) -> str:
 
     Args:
         variants: as in the report's ``variants``; at least one.
-        device: its name.
     """
     task = variants[0]["task"]
     points = tuple(

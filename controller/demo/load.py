@@ -84,7 +84,6 @@ class Load:
     """Sends a schedule and keeps the rows.
 
     Args:
-        spec: what to send.
         requests: the bytes of each kind's request with each of its images.
         report: called every second, in a thread, with the rows that are new; at the end with the
             last ones and True.
@@ -210,9 +209,7 @@ def row_of(
     """Make the row of a reply.
 
     Args:
-        shot: what was sent.
         reply: what came; a body that cannot be read counts as no reply, and as "unreadable".
-        latency_ms: since it was sent.
         lag_ms: from when it was due until it was sent.
         acceptable: classes that are right; empty if that is not known.
     """

@@ -18,14 +18,11 @@ class KindSpec(_Spec):
     """A kind of queries.
 
     Attributes:
-        name: for people.
-        task: what is asked for.
         limits: ``latency_ms``, ``min_accuracy``, ``max_cost_usd``; those that are set.
         weight: its share among the kinds, relative.
         deadline_ms: by which the client wants its answer.
         images: a NumPy file, one item a query along axis 0.
         labels: for each image the acceptable classes; empty where they are not known.
-        input_name, output_name: of the task.
     """
 
     name: str
@@ -87,12 +84,7 @@ class ScheduledQuery(NamedTuple):
 
 
 def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[ScheduledQuery]:
-    """When to send what: a Poisson process whose rate follows the steps; the same for a seed.
-
-    Args:
-        spec: rates and weights.
-        image_counts: how many images each kind has.
-    """
+    """When to send what: a Poisson process whose rate follows the steps; the same for a seed."""
     rng = np.random.default_rng(spec.seed)
     weights = np.array([kind.weight for kind in spec.kinds])
     shots: list[ScheduledQuery] = []

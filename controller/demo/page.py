@@ -15,7 +15,6 @@ def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> s
     """The page.
 
     Args:
-        document: as ``report.document_of`` makes it.
         thumbnails: pictures of the photos by name, as ``data:`` URLs.
     """
     sections = [

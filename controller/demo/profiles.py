@@ -25,11 +25,8 @@ class Profiles:
     """Everything the demo knows before anything is served.
 
     Attributes:
-        tasks: by name.
         by_task: the variants that have a profile, quickest first.
-        device_class: on which they were measured.
         cores: of this host that may be used.
-        cpu_model: the processor's own name.
     """
 
     tasks: Mapping[str, Task]

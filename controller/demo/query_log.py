@@ -68,8 +68,6 @@ class Tally:
     """Queries, counted as they end.
 
     Attributes:
-        outcomes: how many of each.
-        by_variant: how many answers each variant gave.
         latencies_ms: of the answers, by the client's clock.
         accuracy_sum: of the variants that answered, per cent, each answer counting once.
         right, judged: answers known to be right, and those of which it is known.
@@ -85,7 +83,6 @@ class Tally:
     in_time_by_server: int = 0
 
     def add(self, row: Row, deadline_ms: float) -> None:
-        """Enter a query whose client wanted its answer by ``deadline_ms``."""
         self.outcomes[outcome_of(row, deadline_ms)] += 1
         if row.status != 200:
             return
@@ -99,22 +96,18 @@ class Tally:
 
     @property
     def sent(self) -> int:
-        """All of them."""
         return self.outcomes.total()
 
     @property
     def in_time(self) -> int:
-        """Answers within their limits."""
         return self.outcomes[Outcome.IN_TIME]
 
     @property
     def late(self) -> int:
-        """Answers after their deadline."""
         return self.outcomes[Outcome.LATE]
 
     @property
     def answered(self) -> int:
-        """Answers, in time or late."""
         return self.in_time + self.late
 
     @property
@@ -124,7 +117,6 @@ class Tally:
 
     @property
     def refused(self) -> int:
-        """Orderly refusals."""
         return self.sent - self.answered - self.errors
 
     @property
@@ -157,7 +149,6 @@ class QueryLog:
 
     Attributes:
         rows: in the order in which the queries ended.
-        total, by_kind, by_task: the counts so far.
     """
 
     def __init__(self, kinds: Sequence[KindSpec]) -> None:
@@ -168,7 +159,6 @@ class QueryLog:
         self.by_task = {kind.task: Tally() for kind in self.kinds}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Enter queries that ended."""
         for row in rows:
             kind = self.kinds[row.kind]
             self.rows.append(row)

@@ -26,11 +26,9 @@ class Findings:
 
     Attributes:
         made_at: when the demo began, with a time zone.
-        profiles: of every variant.
         stages: name and seconds of each stage; the last one is all of it.
         first_answer_s: from starting the cluster to its first answer.
         photos: what was asked about them, and what was answered.
-        clothes: the labelled images under each SLO.
         burst: what was sent, and what came of it.
         notes: what a reader should know, in sentences.
     """

@@ -77,8 +77,6 @@ def run_demo(
     Args:
         home: store, artifacts and run files; made if need be, used again if there.
         keep: leave the cluster up, and say how to ask it more.
-        report_dir: where ``index.html`` and ``report.json`` go.
-        seconds: length of the burst.
         port: where clients go; another one if it is taken.
 
     Raises:
@@ -90,8 +88,6 @@ def run_demo(
 
 
 class _Demo:
-    """One run."""
-
     def __init__(self, home: Path, report_dir: Path, seconds: float) -> None:
         self._home, self._report_dir, self._seconds = home, report_dir, seconds
         self._console = _console(sys.stdout)
@@ -329,7 +325,6 @@ def _clothes(count: int, seed: int = 0) -> tuple[Any, Any]:
 def _kinds(
     profiles: Profiles, photos: Sequence[Photo], mix: Sequence[MixPart], folder: Path
 ) -> list[KindSpec]:
-    """The mix with its pictures, which are written to ``folder``."""
     tasks = profiles.tasks
     clothes, truth = _clothes(64, seed=1)
     np.save(folder / f"{PHOTOS}.npy", np.stack([photo.pixels for photo in photos]))

@@ -37,7 +37,6 @@ class NamedSlo:
 
     Attributes:
         name: a few words, unique among those used together.
-        slo: the limits.
         is_feasible: False where a refusal is what must come.
     """
 
@@ -96,7 +95,6 @@ def cost_ladder(variants: Sequence[Profile], device_class: DeviceClass, batch: i
     Args:
         variants: of one task; at least one.
         device_class: what they run on, for its price.
-        batch: items in each query.
     """
     members = tradeoffs.frontier(
         variants, lambda v: (v.points[0].p50_s, v.variant.accuracy.percent)
@@ -157,9 +155,7 @@ def cost_slos(
     """Limits on cost, for variants that are all far quicker than any deadline; none first.
 
     Args:
-        variants: of one task.
         device_class: what they run on, for its price.
-        batch: items in each query.
     """
     limits = cost_ladder(variants, device_class, batch)[:_COST_RUNGS][::-1]
     capped = [
@@ -177,13 +173,7 @@ def _cost_usd(member: Profile, device_class: DeviceClass, batch: int) -> float:
 
 
 def best_within(variants: Sequence[Profile], slo: SLO, price_usd_per_s: float) -> Profile | None:
-    """The choice of an idle system: the most accurate variant within all limits, or None.
-
-    Args:
-        variants: of one task.
-        slo: the limits.
-        price_usd_per_s: of the device.
-    """
+    """The choice of an idle system: the most accurate variant within all limits, or None."""
 
     def is_feasible(member: Profile) -> bool:
         point, percent = member.points[0], member.variant.accuracy.percent

@@ -103,10 +103,7 @@ def live_table(
     """The burst as it stands.
 
     Args:
-        query_log: what has ended so far.
         at_s: seconds from the beginning.
-        spec: what is being sent.
-        main_task: whose mean accuracy is shown.
         status: of ``/modelless/status``; None if unknown.
     """
     recent = query_log.recent(at_s, _WINDOW_S)

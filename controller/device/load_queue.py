@@ -22,8 +22,6 @@ class QueuedLoad(NamedTuple):
     """A load that was ordered.
 
     Attributes:
-        variant_id: the variant.
-        reason: why.
         memory_bytes: memory that it is expected to take; 0 if that is unknown.
     """
 
@@ -51,7 +49,6 @@ class LoadQueue:
 
     @property
     def needed(self) -> int:
-        """How many needed loads there are."""
         return len(self._needed)
 
     def give_up(self, variant_ids: Iterable[str]) -> None:
@@ -59,7 +56,6 @@ class LoadQueue:
         self._given_up = set(variant_ids)
 
     def is_spare(self, variant_id: str, reason: Reason) -> bool:
-        """Whether a load is spare."""
         is_unused = reason is Reason.WANTED and variant_id in self._given_up
         return is_unused or reason is Reason.ANOTHER_COPY
 
@@ -94,9 +90,6 @@ class LoadQueue:
         """Decide how long to rest after a load that has ended.
 
         Args:
-            variant_id, reason: of the load.
-            took_s: how long it took.
-            now_s: when it ended.
             busy_share: the share of the time since the load before in which batches ran, 0 to 1.
         """
         if self.is_spare(variant_id, reason):

@@ -105,9 +105,6 @@ class Device:
     """The state of one device. ``handle`` changes it; everything else only tells of it.
 
     Args:
-        worker_id: its name in the cluster.
-        device_class: the name of its class.
-        memory_bytes: memory that its copies may fill.
         now_s: the time at which it begins, on the clock of ``handle``.
         sizes: names of the device classes that it may be resized to.
         pinned: scopes whose variants stay once they are loaded.
@@ -164,7 +161,6 @@ class Device:
         """Take an event in; returns the effects to carry out, in order.
 
         Args:
-            event: what has happened.
             now_s: when, in seconds on any clock that does not go back.
         """
         return self._handlers[type(event)](event, now_s)
@@ -173,7 +169,6 @@ class Device:
 
     @property
     def device_class(self) -> str:
-        """The name of its class."""
         return self._device_class
 
     @property
@@ -214,7 +209,6 @@ class Device:
 
     @property
     def failed_loads(self) -> Mapping[str, str]:
-        """Why variants could not be loaded, by id."""
         return self._failed
 
     def remaining_s(self, now_s: float) -> float:
@@ -230,7 +224,6 @@ class Device:
         Args:
             in_use: variants with queries that run or wait, as far as the driver knows.
             busy_share: the share of the time since the last report in which batches ran, 0 to 1.
-            now_s: the time.
         """
         instances = tuple(
             [

@@ -20,8 +20,6 @@ class LoadInstance(NamedTuple):
     """Load the variant into the worker.
 
     Attributes:
-        worker_id, variant_id: which and where.
-        reason: why.
         memory_bytes: memory that it is expected to take; if 0, none is set aside for it.
         device_class: the class that this holds for: a worker that was resized meanwhile does not
             obey. Empty for any.
@@ -48,7 +46,6 @@ class ResizeWorker(NamedTuple):
 
     Attributes:
         worker_id, device_class: the worker, and what it is to become.
-        reason: why.
         memory_bytes: memory that each known variant is expected to take there, by id; inf if it
             cannot run there. It is for all, as others may be ready when the order arrives. One that
             is not named takes as much as now.
@@ -84,7 +81,6 @@ class LoadEnded(NamedTuple):
     """A load has ended, and its engine is warm.
 
     Attributes:
-        copy_id: of ``StartLoad``.
         memory_bytes: memory that the engine takes, as measured.
         load_s: seconds that the load took, as measured.
     """
@@ -121,7 +117,6 @@ class BatchEnded(NamedTuple):
     """A batch has run, or has failed.
 
     Attributes:
-        batch_id: of ``StartBatch``.
         busy_s: seconds for which it kept the device busy.
     """
 
@@ -130,12 +125,7 @@ class BatchEnded(NamedTuple):
 
 
 class FreeEnded(NamedTuple):
-    """The memory of an engine is free.
-
-    Attributes:
-        copy_id: of ``Free``.
-        seconds: how long freeing it took.
-    """
+    """The memory of an engine is free."""
 
     copy_id: int
     seconds: float
@@ -156,11 +146,9 @@ class StartLoad(NamedTuple):
 
     Attributes:
         copy_id: the number of the engine from now on.
-        variant_id: the variant.
         device_class: the device class to load it for: another one than the device's own while the
             device is being resized.
         memory_bytes: memory set aside for it; 0 if its size is unknown.
-        reason: why.
     """
 
     copy_id: int
@@ -188,7 +176,6 @@ class TurnBatchBack(NamedTuple):
     """Give a batch back to its gateway: nothing of it has run.
 
     Attributes:
-        batch_id: of ``BatchHandedIn``.
         others_s: seconds for which the accepted batches will keep the device.
         is_held: whether the variant is ready here; if not, the gateway needs a new report.
     """
@@ -202,7 +189,6 @@ class ReportReady(NamedTuple):
     """Tell dispatch which variants are ready now, and on which device class.
 
     Attributes:
-        device_class: the device's class.
         variant_ids: the variants that batches can run on.
     """
 
@@ -223,10 +209,6 @@ class ResidencyChange(NamedTuple):
 
     Attributes:
         at_s: when it ended: the ``now_s`` of ``handle``; in reports, seconds since the epoch.
-        worker_id: the device's name.
-        kind: the kind of change.
-        variant_id: the variant.
-        reason: why.
         for_variant_id: of an unload, the variant that needed the room, if one did.
         displaced: of a load, the variants that were unloaded for it.
         seconds: how long it took: a load from disk to warm, an unload until its memory was free.
@@ -259,8 +241,6 @@ class NoteResize(NamedTuple):
 
     Attributes:
         device_class: the class that the device is to become, or has become.
-        step: how far it has come.
-        problem: why it failed.
     """
 
     device_class: str

@@ -24,7 +24,6 @@ class Candidate(NamedTuple):
     """A ready variant that could be taken along.
 
     Attributes:
-        variant_id: the variant.
         needed_bytes: memory that its second copy is expected to take.
         last_used_s: when it last served a batch; -inf if it never did.
         in_use: whether a batch runs or is queued on it.
@@ -42,8 +41,6 @@ class Resize:
 
     Attributes:
         device_class: the class that the device is to become.
-        reason: why.
-        began_s: when it began.
         needed_bytes: memory that a second copy of each ready variant is expected to take.
         missing: variants still to be loaded a second time, in order.
         loaded: ids of the second copies, by variant.

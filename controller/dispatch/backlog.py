@@ -23,7 +23,6 @@ class BacklogSnapshot:
     Args:
         busy_until_s: when each worker's batch ends, shape (workers,); it never changes again.
         backlog_s: for each rank, how long each worker's waiting queries take, seconds; likewise.
-        now_s: the moment.
     """
 
     __slots__ = ("_backlog_s", "_busy_until_s", "_starts_s", "now_s")
@@ -38,9 +37,6 @@ class BacklogSnapshot:
 
     def starts_s(self, rank: int) -> FloatArray:
         """Return when each worker will have done all that goes before a query of this rank.
-
-        Args:
-            rank: see ``urgency.rank``.
 
         Returns:
             Times in seconds, shape (workers,); none is earlier than the snapshot.
@@ -137,7 +133,6 @@ class ReadyCandidates(Candidates):
 
     @property
     def free_at_s(self) -> FloatArray:
-        """See ``Candidates``."""
         known: FloatArray | Callable[[], FloatArray] = self._free_at_s
         if callable(known):
             known = known()

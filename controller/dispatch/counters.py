@@ -43,7 +43,6 @@ class Meters:
 
     Attributes:
         ends: finished queries by scope and outcome; see ``Receipt``.
-        refusals: refused queries by scope and reason.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
         batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
@@ -56,7 +55,6 @@ class Meters:
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
-        """Count a finished query."""
         _count(self.ends, (scope, outcome))
 
     def count_refusal(self, scope: str, reason: str, count: int = 1) -> None:
@@ -68,7 +66,6 @@ class Meters:
         _count(self.refusals, (scope, reason), count)
 
     def count_latency(self, scope: str, latency_s: float) -> None:
-        """Count a query that was served ``latency_s`` seconds after it arrived."""
         counts = self.latencies.get(scope)
         if counts is None:
             counts = self.latencies[scope] = [0.0] * (len(LATENCY_BOUNDS_S) + 2)
@@ -76,7 +73,6 @@ class Meters:
         counts[-1] += latency_s
 
     def count_batch(self, variant_id: str, device_class: str, items: int, busy_s: float) -> None:
-        """Count a batch that ran."""
         key = (variant_id, device_class)
         counts = self.batches.get(key)
         if counts is None:
@@ -86,7 +82,6 @@ class Meters:
         counts[-1] += busy_s
 
     def add(self, other: Meters) -> None:
-        """Add the counts of another."""
         for end, count in other.ends.items():
             _count(self.ends, end, count)
         for (scope, reason), count in other.refusals.items():
@@ -105,8 +100,6 @@ class DispatchCounters:
         kinds: queries that arrived and their items, by scope, latency in seconds and minimum
             accuracy.
         unmet: queries that found no ready variant, by scope.
-        used: answered queries, by worker and variant.
-        meters: finished queries and batches.
     """
 
     kinds: dict[Kind, list[int]] = field(default_factory=dict)
@@ -115,7 +108,6 @@ class DispatchCounters:
     meters: Meters = field(default_factory=Meters)
 
     def count_arrival(self, query: QueryView) -> None:
-        """Count a query that arrived."""
         latency_s = query.deadline_s - query.arrival_s
         kinds = self.kinds
         kind = _exact_kind(query.scope, latency_s, query.min_accuracy_percent)
@@ -134,7 +126,6 @@ class DispatchCounters:
         _count(self.unmet, base_of(query.scope))
 
     def count_used(self, worker_id: str, variant_id: str, queries: int) -> None:
-        """Count the queries that a worker's batch answered."""
         _count(self.used, (worker_id, variant_id), queries)
 
     @property

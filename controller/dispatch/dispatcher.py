@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.counters import DispatchCounters, Kind
-from modelless.controller.dispatch.deadlines import extend_deadline, find_late
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
@@ -55,7 +54,7 @@ from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.quotes import Quote, Quotes
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
-from modelless.controller.dispatch.refusals import Refusals
+from modelless.controller.dispatch.refusals import Refusals, extend_deadline, find_late
 from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
@@ -69,11 +68,6 @@ class Dispatcher:
 
     Args:
         instances: the ready instances; only the dispatcher changes them.
-        selection: the selection policy.
-        rng: the policy's randomness.
-        limits: bounds on queues, batches and retries.
-        receipts: keeps the receipts of closed queries.
-        explain: words a refusal, for people.
     """
 
     def __init__(
@@ -121,7 +115,6 @@ class Dispatcher:
         """Change the state by one event, and return what the driver must do, in order.
 
         Args:
-            event: what happened.
             now_s: when it happened, seconds; never earlier than the event before.
         """
         return self._handlers[type(event)](event, now_s)
@@ -135,16 +128,13 @@ class Dispatcher:
 
     @property
     def queued(self) -> int:
-        """The number of queries that wait."""
         return len(self._waiting)
 
     @property
     def open_queries(self) -> int:
-        """The number of queries that wait or run."""
         return len(self._open.by_id)
 
     def open_by_scope(self) -> dict[str, int]:
-        """Return the number of queries that wait or run, by scope."""
         return dict(Counter(base_of(receipt.query.scope) for receipt in self._open.by_id.values()))
 
     @property
@@ -449,7 +439,6 @@ class Dispatcher:
         return effects
 
     def _start_batch(self, worker: Worker, run: Run, now_s: float) -> Execute:
-        """Hand a checked batch to the worker."""
         batch = self._workers.start_batch(worker, run, self._open.by_id, now_s)
         query_ids = tuple([query.query_id for query in batch.queries])
         return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)

@@ -143,7 +143,6 @@ class Tenants:
         self._waited += _WAIT_WEIGHT * (share - self._waited)
 
     def count_refusal(self, reason: AnyReason) -> None:
-        """Count a refused query."""
         if reason in _OVERLOAD:
             self._refused += 1
 

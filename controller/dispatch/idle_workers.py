@@ -37,7 +37,6 @@ class IdleWorkers:
         self._to_ask: list[tuple[int, WorkerGroup, list[Worker]]] = []
 
     def add(self, worker: Worker) -> None:
-        """Add a worker that runs nothing any more."""
         workers = self._idle.get(worker.group)
         if workers is None:
             self._idle[worker.group] = [worker]
@@ -53,7 +52,6 @@ class IdleWorkers:
         self._notified.pop(worker.worker_id, None)
 
     def set_group(self, worker: Worker, group: WorkerGroup) -> None:
-        """Set the group of a worker, idle or not."""
         if worker.running is None:
             self.remove(worker)
             worker.group = group

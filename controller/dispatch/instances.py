@@ -100,13 +100,8 @@ def build_residents(
     """Return the views of these variants on a device class, by id; read-only.
 
     Args:
-        variants: the variants that a worker holds.
-        device_class: the worker's device class.
         hop_s: time that a batch travels to the worker and back, seconds.
-        cost_model: predicts the latencies.
-        load: the load to predict them for.
         max_batch: most items of a batch.
-        size: of an item, see ``QueryView.size``.
     """
     # The cost model looks a tuple up once for all batches.
     placements = tuple([Placement(variant.id, device_class) for variant in variants])
@@ -215,12 +210,9 @@ class ReadyInstances:
 
     Args:
         variants: every variant that may be served, by id.
-        device_classes: by name.
-        cost_model: what predicts.
         max_batch: the largest batch that will be asked about.
 
     Attributes:
-        groups: each worker's group.
         groups_by_scope: the groups that hold a ready variant of a scope, by scope.
         worker_counts: number of workers by device class; read-only.
     """
@@ -252,20 +244,16 @@ class ReadyInstances:
 
     @property
     def reports(self) -> Mapping[str, WorkerReport]:
-        """The workers' latest reports by id."""
         return self._reports
 
     @property
     def load(self) -> Load:
-        """The load that estimates are made for."""
         return self._load
 
     def price_usd_per_s(self, device_class: str) -> float:
-        """Return the price of a second on a device class."""
         return self._price_usd_per_s[device_class]
 
     def update_worker(self, report: WorkerReport) -> bool:
-        """Update a worker by its report; return whether that changed anything."""
         before = self._reports.get(report.worker_id)
         if before == report:
             return False
@@ -280,7 +268,6 @@ class ReadyInstances:
         return True
 
     def remove_worker(self, worker_id: str) -> None:
-        """Forget a worker."""
         if self._reports.pop(worker_id, None) is not None:
             del self.groups[worker_id]
             self._rebuild()
@@ -298,7 +285,6 @@ class ReadyInstances:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
     def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
-        """Replace the variants and the cost model; see ``CatalogChanged``."""
         self.variants, self.cost_model = variants, cost_model
         self._rebuild()
 
@@ -337,7 +323,6 @@ class ReadyInstances:
         return known
 
     def is_served(self, scope: str) -> bool:
-        """Whether any worker holds a ready variant of the scope."""
         return bool(self.groups_by_scope[scope])
 
     def is_served_elsewhere(self, worker_id: str, scope: str) -> bool:
@@ -351,8 +336,6 @@ class ReadyInstances:
         """Return the candidates for a query of ``items`` items; no rows if nothing is ready.
 
         Args:
-            scope, items, size: the query's.
-            now_s: the present.
             rank: the query's; what goes behind it does not keep it waiting.
         """
         table = self._scopes.get(scope)
@@ -521,11 +504,9 @@ class ReadyInstances:
                 del cache[scope]
 
     def _ids_in(self, scope: str) -> frozenset[str]:
-        """Return the ids of the scope's variants."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
     def _find_groups(self, scope: str) -> ServingGroups:
-        """Return the groups that hold a ready variant of the scope."""
         return self.groups.find_serving(self._ids_in(scope))
 
     def _build_scope(self, scope: str) -> _ScopeTable:

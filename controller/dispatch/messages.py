@@ -38,7 +38,6 @@ class BatchDone(NamedTuple):
     alive.
 
     Attributes:
-        batch_id: as in ``Execute``.
         busy_s: how long the device was busy with the batch, seconds.
         others_s: for how long other gateways' batches still occupy the worker, seconds.
         waited_s: how long other gateways' batches kept this batch waiting, seconds.
@@ -54,7 +53,6 @@ class BatchFailed(NamedTuple):
     """A batch could not be run.
 
     Attributes:
-        batch_id: as in ``Execute``.
         worker_lost: the worker itself is gone, so its queries are tried elsewhere once.
     """
 
@@ -66,7 +64,6 @@ class BatchReturned(NamedTuple):
     """A shared worker did not accept a batch, which therefore counts as no attempt.
 
     Attributes:
-        batch_id: as in ``Execute``.
         others_s: for how long other gateways' batches still occupy the worker, seconds.
     """
 
@@ -78,9 +75,6 @@ class WorkerReport(NamedTuple):
     """The state that a worker reports of itself.
 
     Attributes:
-        worker_id: the worker.
-        device_class: name of its device class.
-        variant_ids: variants that are ready to run.
         hop_s: time that a batch travels to the worker and back, seconds: 0 for the device in this
             process.
     """
@@ -95,7 +89,6 @@ class WorkerReported(NamedTuple):
     """A worker appeared, or reported its present state again.
 
     Attributes:
-        report: the worker's state.
         lead_s: how long before its batch is expected back the worker accepts the next one, seconds;
             see ``workers.EarlyStarts``.
     """
@@ -114,7 +107,6 @@ class LoadChanged(NamedTuple):
     """The cluster's load was measured anew: estimates are made for this load from now on.
 
     Attributes:
-        load: the load.
         starting_s: by device class that scaling starts workers of, how soon a new worker is ready,
             seconds.
     """
@@ -138,7 +130,6 @@ class CatalogChanged(NamedTuple):
 
     Attributes:
         variants: every variant that may be served, by id; workers hold no others.
-        cost_model: predicts their latencies.
     """
 
     variants: Mapping[str, Variant]
@@ -192,8 +183,6 @@ class Refuse(NamedTuple):
     """Answer the query with an error.
 
     Attributes:
-        query_id: the query.
-        reason: the reason, for programs.
         message: the reason, for people: with the nearest feasible limits where no placement fits.
         retry_after_s: after how many seconds another try makes sense; None if it never does.
     """
@@ -215,7 +204,6 @@ class AskForLoad(NamedTuple):
 
     Attributes:
         scope: the scope that no ready variant serves accurately enough.
-        min_accuracy_percent: the accuracy that the queries need.
     """
 
     scope: str

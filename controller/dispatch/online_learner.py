@@ -28,7 +28,6 @@ class OnlineLearner:
         self._renew_at = 1
 
     def observe_batch(self, batch: Batch, busy_s: float) -> None:
-        """Tell the cost model that a batch kept its device busy for ``busy_s`` seconds."""
         instances = self._instances
         cost_model = instances.cost_model
         if cost_model is not self._taught:  # a new one, which has observed nothing yet

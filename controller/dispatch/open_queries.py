@@ -19,9 +19,7 @@ class OpenQueries:
     """The queries of one dispatcher that wait or run, and the counters.
 
     Args:
-        receipts: keeps the receipts of closed queries.
         max_batch: most items that a query may have, for messages.
-        explain: words a refusal.
 
     Attributes:
         by_id: the receipts of open queries, by the queries' ids.
@@ -35,7 +33,6 @@ class OpenQueries:
         self._counters = DispatchCounters()
 
     def open_query(self, query: QueryView) -> Receipt:
-        """Open a query that arrived."""
         receipt = self.by_id[query.query_id] = Receipt(query)
         self._counters.count_arrival(query)
         return receipt
@@ -46,7 +43,6 @@ class OpenQueries:
         return [known[query.query_id] for query in queries if query.query_id in known]
 
     def count_unmet(self, query: QueryView) -> None:
-        """Count a query that no ready variant can serve."""
         self._counters.count_unmet(query)
 
     def complete_batch(
@@ -78,7 +74,6 @@ class OpenQueries:
         return effects
 
     def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
-        """Close a query without an answer."""
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None
         receipt.observed_latency_s = now_s - receipt.query.arrival_s
@@ -88,7 +83,6 @@ class OpenQueries:
         return Refuse(query_id, reason, message, retry_after_s)
 
     def cancel_query(self, receipt: Receipt) -> None:
-        """Close a query whose client needs no answer."""
         receipt.reason = Reason.CANCELLED
         self._close(receipt, "cancelled")
 

@@ -18,9 +18,7 @@ class PendingLoads:
     """The held queries, and the loads that they wait for.
 
     Args:
-        waiting: holds the queries.
         instances: tells which queries can be served, and how soon a load could end.
-        limits: ``max_hold_s`` and ``max_held`` apply here.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class PendingLoads:
         return [load] if self._loads[load] == 1 else []
 
     def forget_query(self, query_id: int) -> None:
-        """Forget the query, if it is held."""
         held = self._held.pop(query_id, None)
         if held is not None:
             load = _load_for(held[0])
@@ -60,7 +57,6 @@ class PendingLoads:
 
     @property
     def kinds(self) -> dict[Kind, list[int]]:
-        """The held queries and their items, by kind."""
         counters = DispatchCounters()
         for query, _ in self._held.values():
             counters.count_arrival(query)

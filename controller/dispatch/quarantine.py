@@ -42,13 +42,11 @@ class TypicalErrors:
         self._of: dict[str, tuple[str, float]] = {}
 
     def put(self, worker_id: str, device_class: str, error: float) -> None:
-        """Put the worker's error in place of its earlier one, if any."""
         self.drop(worker_id)
         self._of[worker_id] = device_class, error
         insort(self._sorted.setdefault(device_class, []), error)
 
     def drop(self, worker_id: str) -> None:
-        """Drop the worker's error, if any."""
         known = self._of.pop(worker_id, None)
         if known is not None:
             device_class, error = known
@@ -110,7 +108,6 @@ class _Record:
     """The state of one worker.
 
     Attributes:
-        report: its latest report, unfiltered.
         error: typical logarithm of the time that a batch took over the time that was expected.
         batches: the number of batches in ``error``.
         slow_streak: the number of slow batches in a row.
@@ -118,7 +115,6 @@ class _Record:
         awaited: the hanging batch whose return ends the quarantine; None if there is none.
         until_s: when the quarantine ends by itself, with a trial.
         times: the number of quarantines that count.
-        sound_since_s: when the last one ended.
         on_trial: whether its next batch is a trial: one slow batch begins a quarantine.
         seen_hanging: batch and time of the first look that found it hanging.
     """
@@ -144,7 +140,6 @@ class Quarantine:
 
     Args:
         instances: tells which other workers serve a task.
-        limits: bounds of quarantines.
     """
 
     def __init__(self, instances: ReadyInstances, limits: QuarantineLimits | None = None) -> None:
@@ -175,7 +170,6 @@ class Quarantine:
         return self._records[worker_id].report
 
     def forget_worker(self, worker_id: str) -> None:
-        """Forget a worker that is gone."""
         record = self._records.pop(worker_id, None)
         self._typical.drop(worker_id)
         if record is not None and record.awaited is not None:

@@ -31,16 +31,13 @@ class Batch:
 
     Attributes:
         batch_id: as in ``Execute``; -1 for another gateway's.
-        variant_id: the variant that runs it.
         device_class: the worker's, when the batch was handed over.
         queries: its queries; none if the batch is another gateway's.
         items: the number of items of all its queries.
         started_s: when it was handed to the worker.
         expected_s: its median run time, seconds; inf if unknown.
         suspect_at_s: when it counts as hanging; inf if one of its queries may not be tried again.
-        overdue_at_s: when it is given up.
         waited_s: how long the worker ran the batch before it, after it was handed over, seconds.
-        size: of its items, see ``QueryView.size``.
     """
 
     batch_id: int
@@ -77,7 +74,6 @@ class Worker:
     """The dispatcher's state of a worker.
 
     Attributes:
-        worker_id, device_class: as it reported.
         number: ascending in the order in which workers appeared.
         group: its group; only ``IdleWorkers.set_group`` changes it.
         running: its batch; None if it is idle.
@@ -174,17 +170,14 @@ class Queue:
 
     @property
     def first(self) -> QueryView:
-        """Its most urgent query."""
         return self._queries[0]
 
     @property
     def last(self) -> QueryView:
-        """Its least urgent query."""
         return self._queries[-1]
 
     @property
     def view(self) -> QueueView:
-        """The queue as policies see it."""
         view = self.cached_view
         if view is None:
             queries = self._queries
@@ -196,7 +189,6 @@ class Queue:
         return view
 
     def add(self, query: QueryView) -> None:
-        """Insert a query by its urgency."""
         self.cached_view = None
         own = urgency(query)
         place = bisect_right(self._urgencies, own)
@@ -243,7 +235,6 @@ class _CachedViews:
     Attributes:
         views: by queue, in the order in which the queues began.
         change_count: the number of changes when the views were last brought up to date.
-        clear_count: ``GroupsByScope.clear_count`` then.
     """
 
     __slots__ = ("change_count", "clear_count", "views")
@@ -308,9 +299,7 @@ class Place(NamedTuple):
     """The place of a waiting query.
 
     Attributes:
-        query: as it waits.
         worker: the worker that it is bound to; None if it is deferred or held.
-        queue: its queue.
         service_s: how long it is expected to take alone, seconds; 0 unless it is bound.
         work_us: the least device time for it, microseconds; see ``fair_shares``.
     """
@@ -325,12 +314,8 @@ class Place(NamedTuple):
 class WaitingQueries:
     """All waiting queries of one dispatcher.
 
-    Args:
-        tenants: counts what each tenant has waiting.
-
     Attributes:
         deferred: queues that any worker may serve; none is empty.
-        visible: the views of these for policies.
         held: queues of queries that wait for a load, which policies do not see; none is empty.
         is_mixed: whether queries of several ranks, or sizes, came since the last time that none
             waited.
@@ -359,8 +344,6 @@ class WaitingQueries:
         """Let the query wait for the worker.
 
         Args:
-            query: the query as it waits.
-            worker: the worker.
             variant_id: the variant that is to serve it.
             service_s: how long it is expected to take alone, seconds; counts as 0 if not finite.
             work_us: the least device time for it, microseconds; see ``fair_shares``.
@@ -378,7 +361,6 @@ class WaitingQueries:
         return self._put(query, None, key, self.deferred, 0.0, work_us)
 
     def hold_query(self, query: QueryView) -> None:
-        """Let the query wait for a load."""
         self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
 
     def _put(
@@ -470,7 +452,6 @@ class WaitingQueries:
         return places
 
     def _demote(self, place: Place) -> QueryView:
-        """Demote a waiting query, and return it as it waits now."""
         query, worker, queue, service_s, work_us = self.remove_query(place.query.query_id)
         query = query._replace(demoted=True)
         if worker is None:

@@ -21,7 +21,6 @@ class Receipt:
     """One query's decision and outcome. Times are in seconds.
 
     Attributes:
-        query: the query as it arrived.
         candidates: the candidates of the last choice; None if there was no choice.
         row: the chosen row of ``candidates``; None if the query was refused or deferred.
         reason: the reason of the choice or the refusal.
@@ -62,7 +61,6 @@ class Receipt:
     def start(
         self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
     ) -> None:
-        """Note that the query was handed to a worker."""
         self.attempts += 1
         self.started_s = now_s
         self.outcome = "running"
@@ -238,7 +236,6 @@ class RecentReceipts:
             self._rows -= _weight(oldest)
 
     def get(self, query_id: int) -> Receipt | None:
-        """Return the receipt of a query; None if it was dropped."""
         return self._receipts.get(query_id)
 
     def newest(self, last: Receipt | None, most: int) -> list[Receipt]:

@@ -63,7 +63,6 @@ class TrialCounts(NamedTuple):
     """Both arms' counts of one trial.
 
     Attributes:
-        number: the trial's number.
         tried, standing: of the version on trial, and of the current one.
     """
 
@@ -76,7 +75,6 @@ class Answer(NamedTuple):
     """An answer that feedback may come for.
 
     Attributes:
-        number, task: of the trial.
         on_trial: whether the version on trial answered, or else the current one.
         items: number of items.
         classes: the class that the answer puts first, for each item; None if the task has none.
@@ -125,7 +123,6 @@ class TrialArms:
         Args:
             scope: the scope in the request; a request that names a version gets that version.
             query_id: the query's id, larger than all before.
-            tenant: the query's tenant.
         """
         if not self._trials or "@" in scope:
             return scope

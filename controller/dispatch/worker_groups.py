@@ -15,7 +15,6 @@ class WorkerGroup:
     """The properties that the workers of one group share; equal groups are one object.
 
     Attributes:
-        device_class: name of their device class.
         variant_ids: variants that are ready to run, sorted.
         hop_s: time that a batch travels to the worker and back, seconds.
     """
@@ -44,7 +43,6 @@ class WorkerGroups(dict[str, WorkerGroup]):
     def put(
         self, worker_id: str, device_class: str, variant_ids: Iterable[str], hop_s: float
     ) -> WorkerGroup:
-        """Put the worker into the group with these properties, and return the group."""
         key = device_class, tuple(sorted(variant_ids)), hop_s
         group = self._known.get(key)
         if group is None:
@@ -66,7 +64,6 @@ class WorkerGroups(dict[str, WorkerGroup]):
         """Note in ``known`` that a worker changed its group, with nothing changed for its scopes.
 
         Args:
-            before, after: the worker's groups.
             known: of some scopes; both groups hold the same variants of each.
         """
         has_workers = before in self.values()
@@ -83,7 +80,6 @@ class GroupsByScope(dict[str, ServingGroups]):
     This is a mapping so that a known scope costs no call: an idle worker looks once for each queue.
 
     Args:
-        find: finds the groups of a scope.
         most: number of scopes to keep; further ones are found each time.
 
     Attributes:
@@ -98,7 +94,6 @@ class GroupsByScope(dict[str, ServingGroups]):
         self.clear_count = 0
 
     def clear(self) -> None:
-        """Forget all scopes."""
         self.clear_count += 1
         super().clear()
 

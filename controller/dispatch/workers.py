@@ -42,7 +42,6 @@ class EarlyStarts:
         self._open: dict[int, Worker] = {}  # by the running batch
 
     def add(self, worker: Worker) -> None:
-        """Add a worker that begins its running batch."""
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
             heappush(self._upcoming, (running.ends_s - worker.lead_s, running.batch_id, worker))
@@ -88,7 +87,6 @@ class WorkerTable:
     Args:
         instances: is told how long each worker is busy.
         waiting: the queries that are bound to workers and run in batches.
-        idle: is told which workers are idle.
         limits: tell when a batch hangs, and when it is given up.
 
     Attributes:
@@ -116,7 +114,6 @@ class WorkerTable:
         return iter(list(self._workers.values()))
 
     def get_or_add(self, report: WorkerReport) -> Worker:
-        """Return the worker that reported, adding it if it is new."""
         worker = self._workers.get(report.worker_id)
         if worker is None:
             worker = Worker(report.worker_id, report.device_class, self._next_worker)
@@ -156,9 +153,6 @@ class WorkerTable:
 
         Args:
             receipt: the query's, with the candidates of the choice.
-            query: the query as it waits.
-            row: the chosen row of the candidates.
-            now_s: the time of the choice.
         """
         candidates = receipt.candidates
         assert candidates is not None  # noqa: S101  (it was chosen from them)
@@ -178,7 +172,6 @@ class WorkerTable:
             self._idle.notify_worker(worker)
 
     def demote_over_share(self, receipts: Mapping[int, Receipt], now_s: float) -> None:
-        """Demote queries of tenants that are far over their share."""
         for query, worker in self._waiting.demote_over_share(now_s):
             receipts[query.query_id].standing = query
             if worker is not None:
@@ -187,7 +180,6 @@ class WorkerTable:
     # -- batches ------------------------------------------------------------------------------
 
     def find_batch(self, batch_id: int) -> tuple[Worker, Batch] | None:
-        """Return the worker that has the batch, and the batch; None if no worker has it."""
         worker = self._batches.get(batch_id)
         if worker is None:
             return None
@@ -199,10 +191,7 @@ class WorkerTable:
         """Hand a checked batch to the worker, which is idle or may start early; return the batch.
 
         Args:
-            worker: the worker.
-            run: the policy's decision.
             receipts: the receipts of the open queries, by id.
-            now_s: when the batch leaves.
         """
         limits = self._limits
         queries = self._waiting.start_queries(run.queries, now_s)
@@ -249,7 +238,6 @@ class WorkerTable:
 
         Args:
             worker, batch: the worker, and the batch that it has.
-            now_s: when the batch was back.
             others_s: for how long other gateways' batches occupy the worker, seconds; inf if it
                 did not say.
         """

@@ -35,7 +35,6 @@ class Told(NamedTuple):
     Attributes:
         number: ascending in the order of writing.
         at: when, with a time zone.
-        entry: what.
     """
 
     number: int
@@ -43,7 +42,6 @@ class Told(NamedTuple):
     entry: Entry
 
     def document(self) -> dict[str, Any]:
-        """As plain data for JSON."""
         return {"number": self.number, "at": self.at.isoformat(), **self.entry._asdict()}
 
 
@@ -53,10 +51,7 @@ class Wanted:
 
     Attributes:
         since, until: from when to when, both included; with a time zone.
-        kinds: of these kinds.
         task: about a variant of this task, or narrower: ``task/model[/variant]``.
-        after: with a higher number than this.
-        most: the newest so many.
     """
 
     since: datetime | None = None

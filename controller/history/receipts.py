@@ -40,7 +40,6 @@ def receipt_document(gateway_id: str, receipt: Receipt, now_s: float) -> dict[st
     """The receipt as plain JSON, with its id and the time of day.
 
     Args:
-        gateway_id: begins the id.
         receipt: of a query that is over, or not yet.
         now_s: on the driver's clock, to tell how long ago the query came in.
     """
@@ -58,8 +57,6 @@ class ReceiptFiles:
 
     Args:
         folder: of all gateways' files; made if it is not there.
-        gateway_id: names the files.
-        max_bytes: of both together.
     """
 
     def __init__(self, folder: Path, gateway_id: str, max_bytes: int) -> None:

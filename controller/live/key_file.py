@@ -52,9 +52,6 @@ def change_keys(home: Path, change: Callable[[KeyRing], tuple[Iterable[Key], _T]
 class KeyFollower:
     """The keys of a home, read anew when the file changes.
 
-    Args:
-        home: of the keys.
-
     Raises:
         StoreError: the file cannot be read.
     """

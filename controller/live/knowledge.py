@@ -37,7 +37,6 @@ class Knowledge:
             its current versions are those of the start.
         device_classes: by name: those of this machine, and those of pools elsewhere.
         cost_model: from the profiles of this machine, and of others for what it does not have.
-        cost_inputs: what it was made of.
         fingerprints: of the machine under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local file, whose digest is checked by its loader.
         worker_classes: names of the device classes that the cluster's workers may be of.
@@ -176,7 +175,6 @@ class Rereader:
         self._settings = settings.model_copy(update={"serve_dominated": True})
 
     def __call__(self) -> Knowledge:
-        """As ``read_knowledge``."""
         return read_knowledge(self._home, self._settings)
 
     def count_points(self, variant_ids: Collection[str]) -> dict[str, int]:

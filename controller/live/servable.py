@@ -26,7 +26,6 @@ class Servable:
     """Which variants can be served, and why not what cannot.
 
     Args:
-        catalog: what is registered.
         cost_model: knows the profiles, and what is supposed where settings allow that.
         device_classes: names of those that the cluster's workers are of, or may become.
 

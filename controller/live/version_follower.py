@@ -20,12 +20,9 @@ class VersionFollower:
     """Keeps a process's knowledge and what is in service up to date.
 
     Args:
-        knowledge: as read at the start.
         reread: reads it anew; called in a thread, when a version is in service that was registered
             since, or when one that was asked for had no profile and now has more of it.
-        watch: the control loop's, see ``VersionStore.watch``.
         on_service: called with the versions in service, as soon as they change.
-        on_knowledge: called with what was read anew.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class Recorded:
 
     Args:
         machine: the machine; only this object may send it events.
-        tape: the tape; the caller closes it.
     """
 
     def __init__(self, machine: Machine, tape: Tape) -> None:

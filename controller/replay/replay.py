@@ -43,11 +43,9 @@ class Replayed:
     """The result of replaying one tape.
 
     Attributes:
-        tape: its file.
         what, name: ``gateway``, ``control`` or ``device``, and its name.
         inputs, effects: how many events and effects were compared.
         difference: the first difference; None if there is none.
-        ending: see ``TapeReader``.
     """
 
     tape: Path

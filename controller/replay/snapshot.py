@@ -15,14 +15,7 @@ from modelless.variants.vocabulary import DeviceClass, Variant
 
 
 class Snapshot(NamedTuple):
-    """All inputs of a gateway's decisions besides the events.
-
-    Attributes:
-        settings: as given to ``modelless up``.
-        variants: by id, in their order.
-        device_classes: by name.
-        cost_inputs: see there.
-    """
+    """All inputs of a gateway's decisions besides the events."""
 
     settings: Settings
     variants: Mapping[str, Variant]

@@ -40,7 +40,6 @@ class Tape:
     """Writes a machine's events and effects to a file. ``put`` takes less than a microsecond.
 
     Args:
-        path: a new file.
         header: the facts that a reader needs first.
         max_bytes: largest size of the file; the tape is cut there.
         most_queued: number of items that may wait for the thread.
@@ -129,11 +128,7 @@ class Tape:
 class TapeReader:
     """Reads a tape once, from its beginning.
 
-    Args:
-        path: of the tape.
-
     Attributes:
-        header: see ``Tape``.
         ending: after the last item: ``end``, ``unfinished``, or the reason why the tape was cut.
 
     Raises:

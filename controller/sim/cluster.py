@@ -41,20 +41,7 @@ class Gateway(Protocol):
 
 
 class SimulatedCluster:
-    """The workers of a world.
-
-    Args:
-        world: devices, sites, faults.
-        fleet: what runs on them.
-        seed: of their latencies.
-        events: the clock.
-        recorder: the books.
-        gateway: told what happens.
-
-    Attributes:
-        workers: those that are there, by id.
-        pools: what may be done with them.
-    """
+    """The workers of a world."""
 
     def __init__(
         self,
@@ -246,7 +233,6 @@ class SimulatedCluster:
 
         Args:
             worker_id: the worker; if it is gone, its loads fail.
-            effects: the orders.
             in_use: the worker's variants that run or are queued for.
             at_once: what is to be loaded was loaded before the world began.
         """

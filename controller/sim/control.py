@@ -33,12 +33,6 @@ class ControlDriver:
 
     Args:
         planner: decides on loads and on the number of workers.
-        fleet: the variants that could be loaded.
-        cluster: the workers.
-        recorder: records what happens.
-        dispatcher: the gateway's.
-        decide: sends it an event.
-        interval_s: between two ticks.
     """
 
     def __init__(
@@ -63,7 +57,6 @@ class ControlDriver:
 
     @property
     def starting_s(self) -> Mapping[str, float]:
-        """See ``Control``."""
         return self._control.starting_s
 
     def tick(self, now_s: float, *, at_once: bool = False) -> None:
@@ -94,7 +87,6 @@ class ControlDriver:
             self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
 
     def lose(self, worker_id: str, now_s: float) -> None:
-        """The worker is gone."""
         self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
 
     def _gateway_report(self) -> MemberReport:

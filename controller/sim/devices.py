@@ -29,9 +29,6 @@ class SimulatedBatch:
     """A batch on its way to a worker, on its device, or on its way back.
 
     Attributes:
-        batch_id, variant_id, query_ids, items: the batch.
-        worker: its worker.
-        dispatch_s: when the gateway sent it.
         start_s, finish_s: when the device starts and ends it; known once it has arrived.
         neighbours: how many others on the host were busy when it arrived.
         settings: of the class that the worker was.
@@ -64,14 +61,9 @@ class SimulatedWorker:
 
     Attributes:
         worker_id: ``class/number``.
-        pool: the class it started as.
-        settings: of its class.
         device: decides what it holds, loads, frees and runs.
-        one_way_s: from the gateway to it.
-        host: shared with its neighbours.
         truth: the latencies of batches by the size of items.
         spreads: those for items as profiled, by variant id; at index b - 1 those of b items.
-        normals: its own randomness.
         since_s: when it became one of its class.
         free_at_s: when the device has run all batches that arrived.
         slowness: times as long as it should take.

@@ -74,12 +74,10 @@ class ClosedReceipts(RecentReceipts):
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
-        """See ``RecentReceipts``."""
         if self._keeps_served or receipt.outcome == "refused":
             self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
-        """See ``RecentReceipts``."""
         return self._closed.get(query_id)
 
     def take(self, query_id: int) -> Receipt | None:
@@ -94,11 +92,7 @@ class Engine:
     """One run of a world.
 
     Args:
-        world: what there is.
-        fleet: variants and profiles.
         asked: the queries, ascending.
-        seed: of everything random.
-        recorder: counts and logs what happens.
 
     Attributes:
         clairvoyants: policies that must be told all arrivals before ``run``.
@@ -205,7 +199,6 @@ class Engine:
             self._events.at(asked.arrival_s + client.delay_s, self._arrive, query_id)
 
     def _arrive(self, query_id: int) -> None:
-        """A query comes in at the gateway."""
         arrival_s, task, client, size = self._asked[query_id]
         deadline_s = arrival_s + client.latency_s - client.delay_s
         # As ``QueryView(...)``, whose constructor is a Python function: half as long.
@@ -247,13 +240,11 @@ class Engine:
         self._decide(BatchFailed(batch_id, worker_lost=True))
 
     def on_batch_done(self, running: SimulatedBatch) -> None:
-        """See ``cluster.Gateway``."""
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
         self._done = running
         self._decide(BatchDone(running.batch_id, running.busy_s, waited_s=waited_s))
 
     def on_batch_returned(self, running: SimulatedBatch, others_s: float) -> None:
-        """See ``cluster.Gateway``."""
         self._decide(BatchReturned(running.batch_id, others_s))
 
     def _complete(self, effect: Complete) -> None:
@@ -287,13 +278,11 @@ class Engine:
     # -- workers ------------------------------------------------------------------------------
 
     def on_ready(self, worker: SimulatedWorker) -> None:
-        """See ``cluster.Gateway``."""
         report = worker.report()
         # As in production: its next batch sets out so that it is there when the one before is done.
         self._decide(WorkerReported(report, lead_s=report.hop_s))
 
     def on_silent(self, worker: SimulatedWorker) -> None:
-        """See ``cluster.Gateway``."""
         self._control.lose(worker.worker_id, self._events.now_s)
         self._decide(WorkerLost(worker.worker_id))
 

@@ -24,11 +24,9 @@ class Events:
 
     @property
     def happened(self) -> int:
-        """How many events there were."""
         return self._planned - len(self._heap)
 
     def at(self, at_s: float, act: Callable[[Any], None], what: Any = None) -> None:
-        """Call ``act(what)`` at ``at_s``."""
         self._planned += 1
         heapq.heappush(self._heap, (at_s, self._planned, act, what))
 
@@ -40,7 +38,6 @@ class Events:
         self.now_s = until_s
 
     def happen(self) -> None:
-        """Let the next event happen."""
         at_s, _, act, what = heapq.heappop(self._heap)
         if at_s > self.now_s:
             self.now_s = at_s

@@ -69,8 +69,6 @@ class Truth:
 
     Args:
         measurements: the same that the cost model learns from.
-        classes: device classes by variant id.
-        max_batch: the largest batch there will be.
         ratios: of what a batch takes to its profile, by variant id and class; default: 1.
         sized: measurements at all sizes of items, where sizes differ.
     """

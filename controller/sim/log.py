@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 
@@ -66,81 +65,73 @@ _CHUNK = 20_000
 Row = tuple[Any, ...]
 
 
-class TableLog(Protocol):
-    """Somewhere to write rows."""
+class _TableLog:
+    """Writes rows in chunks: a value, or None, a column. What was written is whole, however the
+    run ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[Row] = []
 
     def add(self, row: Row) -> None:
-        """Write a row: a value, or None, a column."""
+        self._rows.append(row)
+        if len(self._rows) >= _CHUNK:
+            self._flush()
 
     def close(self) -> None:
-        """Write what is left; what was written is whole, however the run ended."""
+        """Write what is left."""
+        with _blamed_on(self._path):
+            try:
+                self._flush()
+            finally:
+                self._end()
+
+    def _flush(self) -> None:
+        with _blamed_on(self._path):
+            self._write(self._rows)
+        self._rows.clear()
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
 
 
-class CsvLog:
+class CsvLog(_TableLog):
     """A CSV file: floats as exactly as Python has them, None blank."""
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
-        self._path = path
+        super().__init__(path)
         self._file = path.open("w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._writer.writerow(columns)
-        self._rows: list[Row] = []
 
-    def add(self, row: Row) -> None:
-        """See ``TableLog``."""
-        self._rows.append(row)
-        if len(self._rows) >= _CHUNK:
-            self._flush()
+    def _write(self, rows: Sequence[Row]) -> None:
+        self._writer.writerows(rows)
 
-    def close(self) -> None:
-        """See ``TableLog``."""
-        with _blamed_on(self._path):
-            try:
-                self._flush()
-            finally:
-                self._file.close()
-
-    def _flush(self) -> None:
-        with _blamed_on(self._path):
-            self._writer.writerows(self._rows)
-        self._rows.clear()
+    def _end(self) -> None:
+        self._file.close()
 
 
-class ParquetLog:
+class ParquetLog(_TableLog):
     """A Parquet file, a row group a chunk."""
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
+        super().__init__(path)
         arrow, parquet = import_pyarrow()
         kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-        self._path = path
         self._arrow = arrow
         self._schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
         self._writer = parquet.ParquetWriter(str(path), self._schema)
-        self._rows: list[Row] = []
 
-    def add(self, row: Row) -> None:
-        """See ``TableLog``."""
-        self._rows.append(row)
-        if len(self._rows) >= _CHUNK:
-            self._flush()
+    def _write(self, rows: Sequence[Row]) -> None:
+        if rows:
+            columns = dict(zip(self._schema.names, zip(*rows, strict=True), strict=True))
+            self._writer.write_table(self._arrow.table(columns, schema=self._schema))
 
-    def close(self) -> None:
-        """See ``TableLog``."""
-        with _blamed_on(self._path):
-            try:
-                self._flush()
-            finally:
-                self._writer.close()
-
-    def _flush(self) -> None:
-        if self._rows:
-            arrays = [
-                self._arrow.array(column, type=field.type)
-                for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
-            ]
-            with _blamed_on(self._path):
-                self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
-            self._rows.clear()
+    def _end(self) -> None:
+        self._writer.close()
 
 
 class Log:
@@ -159,7 +150,7 @@ class Log:
         kind = log_kind(path)
         self.path = path
         self.control_path = control_path(path)
-        opened: list[TableLog] = []
+        opened: list[CsvLog | ParquetLog] = []
         try:
             with _blamed_on(path):
                 opened.append(kind(path, QUERY_COLUMNS))
@@ -173,12 +164,7 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.queries.close()
         finally:

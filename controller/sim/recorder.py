@@ -20,9 +20,7 @@ class Recorder:
     """Keeps the books.
 
     Args:
-        summary: counts.
         log: rows; None for none.
-        variants, device_classes: by id and name.
 
     Attributes:
         has_log: whether anybody will read why a query was answered as it was.

@@ -39,10 +39,6 @@ def ended_if_hanging(moves: Callable[[], object], limit_s: float) -> Iterator[No
     Watches by an alarm signal, which costs nothing in between; so only in a main thread, and only
     where the system has such signals. What never comes back from C code cannot be ended.
 
-    Args:
-        moves: changes with each event.
-        limit_s: of wall-clock time.
-
     Raises:
         InvalidInputError: names what hung.
     """
@@ -105,8 +101,6 @@ def simulate(
     """Run a world.
 
     Args:
-        file: the world; see ``load_world``.
-        seed: instead of the world's.
         log: of the queries; see ``log.Log``. Whole up to where the run came, however it ends.
         home: of the store, for worlds with tasks from there.
         progress: called about once a simulated second.

@@ -9,11 +9,7 @@ MOST_POINTS: Final = 600
 
 
 class Series:
-    """Counts by second of arrival; steps double in length whenever there would be too many.
-
-    Args:
-        most: points.
-    """
+    """Counts by second of arrival; steps double in length whenever there would be too many."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self.step_s = 1.0
@@ -33,7 +29,6 @@ class Series:
         Args:
             arrival_s: since the world began, seconds.
             accuracy: of its answer, per cent; None if it has none.
-            is_good: in time, and accurate enough.
             cost_usd: price of the device time that its answer took.
         """
         place = int(arrival_s / self.step_s)

@@ -53,12 +53,9 @@ class Tally:
     other one is a violation, of one kind: ``late``, ``inaccurate``, or why it was not answered.
 
     Attributes:
-        queries: that came.
-        good, answered: of them.
         value: sum of the good ones' accuracies, 0 to 1 each: what goodput is made of.
         accuracy: sum over the answered ones, per cent.
         cost_usd: price of the device time their batches took, shared out by items.
-        violations: by kind.
     """
 
     queries: int = 0
@@ -85,7 +82,6 @@ class Tally:
             self.value += accuracy / 100.0
 
     def fail(self, kind: str) -> None:
-        """Count a query without an answer."""
         self.queries += 1
         self.violations[kind] = self.violations.get(kind, 0) + 1
 
@@ -111,8 +107,6 @@ class Plans:
     """What a policy that optimises knew of its plans; nothing of one that does not.
 
     Attributes:
-        count: that were made.
-        proven: of them, solved to optimality.
         greedy: found without the solver's help, or better than what it found.
         unknown: of which nobody knows how far from the best they are.
         by_clock: where a wall-clock limit ended the search, so that a run elsewhere may differ.
@@ -128,7 +122,6 @@ class Plans:
     worst_gap: float = 0.0
 
     def add(self, quality: PlanQuality) -> None:
-        """One plan more."""
         self.count += 1
         self.proven += quality.is_proven
         self.greedy += quality.source is PlanSource.GREEDY
@@ -160,9 +153,7 @@ class Summary:
     """All of a run.
 
     Attributes:
-        total, tasks, tenants: see ``Tally``; by name.
         latency: of answered queries, from arrival to answer.
-        batches, items: that ran, and of them.
         busy_s, alive_s: of devices, by class: running batches, being there.
         loads, failed_loads, unloads, evictions: counted; evictions are the unloads that made room.
         cold_start_s: spent on loads that were not there at the start, seconds.

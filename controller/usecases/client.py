@@ -53,8 +53,6 @@ class EncodedQuery:
     """One request, which may be sent any number of times.
 
     Attributes:
-        path: of the URL.
-        headers: name to value, without ``host``.
         body: JSON and tensors.
     """
 
@@ -77,7 +75,6 @@ class InferReply:
         status: of HTTP; 200 for an answer.
         parameters: of the reply: variant, accuracy, latencies, ...; a refusal has only
             ``receipt_id``.
-        tensors: outputs by name.
         classes: for outputs asked for as classes: for each item (score, index, label), best first.
         error: the server's message; empty with an answer.
         latency_ms: until the end of the reply, by the client's clock; 0 if it is not timed.
@@ -123,7 +120,6 @@ def encode_infer(
         slo: the limits; none if None.
         classes: outputs wanted as that many likeliest classes; all outputs as binary tensors if
             None.
-        query_id: comes back with the reply.
     """
     described, chunks = [], []
     for input_name, array in inputs.items():
@@ -166,7 +162,6 @@ def decode_infer(status: int, json_length: int | None, body: bytes) -> InferRepl
     Args:
         status: of HTTP.
         json_length: the header ``Inference-Header-Content-Length``; None if there is none.
-        body: all of it.
 
     Raises:
         InvalidInputError: it is not a reply of this protocol.

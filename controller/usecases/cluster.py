@@ -54,7 +54,6 @@ class Up:
 
     Attributes:
         url: of its HTTP server.
-        pid: of its process.
         ready: whether all tasks that can be served here are.
         not_served: why tasks are not served, by name.
         log: of a process in the background; None in the foreground.
@@ -72,7 +71,6 @@ class Down:
     """The end of a cluster.
 
     Attributes:
-        was_up: whether there was one.
         url: of what was up; None if nothing was.
     """
 
@@ -204,12 +202,9 @@ def serve(
     """Serve in this process until ``wait`` ends, and take everything down.
 
     Args:
-        settings: see ``read_settings``.
         address: of a Ray cluster to join; None for one of its own.
         on_stage: receives the name of each stage of the start.
-        on_up: receives where it is up.
         wait: waits for the end, by returning or raising.
-        home: see ``home_folder``.
 
     Raises:
         EnvironmentUnfitError: Ray cannot start or serve, or modelless is up already.
@@ -289,8 +284,6 @@ def upgrade_cluster(
     Args:
         config: settings file of the cluster from then on; default: its settings stay.
         restart: replace processes that run this release already, too.
-        home: see ``home_folder``.
-        on_progress: receives the stages.
 
     Raises:
         ModellessError: nothing is up, or a new process does not start.

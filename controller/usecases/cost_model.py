@@ -36,14 +36,12 @@ class Evaluation:
 
     Attributes:
         scores: of each method, device and number of shots.
-        prior: version of the prior.
     """
 
     scores: Sequence[MethodScore]
     prior: str
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {"prior": self.prior, "results": [score.document() for score in self.scores]}
 
 
@@ -69,10 +67,8 @@ def evaluate_cost_model(
         holdout: leave these out of training and predict them, ``PART=VALUE``; default: each device
             in turn.
         shots: numbers of measurements given of each device, ascending.
-        seeds: draws of the shots.
         draw: how shots are drawn, ``random`` or ``chosen``.
         prior: a prior of one's own; default: the shipped one.
-        on_progress: receives the progress.
 
     Raises:
         InvalidInputError: an argument or a table does not fit.
@@ -137,7 +133,6 @@ class Import:
     """A table that was imported.
 
     Attributes:
-        table: the table.
         is_new: whether it was stored now; if not, the same rows were there already.
         repeated: number of rows that repeat others exactly; they are stored once.
         unpublished: devices without published figures, of which only the measurements are known.
@@ -149,7 +144,6 @@ class Import:
     unpublished: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             **table_document(self.table),
             "is_new": self.is_new,
@@ -166,7 +160,6 @@ def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import
 
     Args:
         tables: CSV files in the schema of ``profile --csv``.
-        home: see ``home_folder``.
 
     Raises:
         InvalidInputError: a table is unreadable, or has values, device kinds or units that cannot

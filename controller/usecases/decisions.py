@@ -68,7 +68,6 @@ def read_history(
         until: the end; default: now. With it, the variants loaded at that time are listed, too.
         kinds: of entries, such as ``load`` and ``scale``; none is all.
         task: ``task``, ``task/model`` or ``task/model/variant``.
-        home: see ``home_folder``.
 
     Raises:
         InvalidInputError: an unknown kind.
@@ -105,8 +104,6 @@ class Explanation:
     """One query's decision, and what the control plane had done before.
 
     Attributes:
-        receipt: the record of the decision.
-        entries: of the history, the newest last.
         not_ready: variants that were not ready, and why, as sentences.
     """
 
@@ -115,7 +112,6 @@ class Explanation:
     not_ready: Sequence[str]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             **self.receipt,
             "not_ready": list(self.not_ready),
@@ -129,8 +125,6 @@ def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -
     A running gateway is asked first, then the receipts on disk.
 
     Args:
-        receipt_id: a reply's ``receipt_id``.
-        home: see ``home_folder``.
         on_progress: receives a note if the history cannot be read.
 
     Raises:

@@ -53,14 +53,9 @@ class FamilyOrder:
 
     Attributes:
         task, model: of the variants; need not be registered yet.
-        source: the trained model.
-        precision, resolution_px: of the source.
-        recipe: which variants.
         engines: each variant is registered for all of these that take it.
         calibration: real inputs; ranges are measured on them, and answers compared.
         items: accuracy is measured on the first ``sample`` of them, in their random order.
-        available: how many of them calibration leaves.
-        metric: the task's.
     """
 
     task: Task
@@ -82,8 +77,6 @@ class Member:
     """A variant of the family.
 
     Attributes:
-        variant: as it is registered.
-        origin: how it was made.
         was_there: it was complete before, so nothing was done.
     """
 
@@ -97,7 +90,6 @@ class Family:
     """The variants that were made.
 
     Attributes:
-        members: in the recipe's order.
         left_out: the reasons why variants were not made, by their names.
     """
 

@@ -54,9 +54,7 @@ def infer_file(
     Args:
         file: as ``read_tensor`` takes it; or ``.npz``, with an array for each input of the task.
         task: ``task``, ``task/model`` or ``task/model/variant``.
-        slo: the limits.
         url: of the server; default: the one that runs from ``home``.
-        home: see ``home_folder``.
 
     Raises:
         InvalidInputError: the file does not fit the task's inputs, or this prints no such outputs.

@@ -18,7 +18,6 @@ class NewKey:
     """A key that was made.
 
     Attributes:
-        key: all that is kept of it.
         secret: what its bearer sends; it is shown this once.
     """
 
@@ -39,11 +38,9 @@ def create_key(
     With the first key of a home every request needs one, for good.
 
     Args:
-        tenant: of its bearer.
         scopes: ``infer``, ``feedback``, ``operate`` and ``admin``, which is for all of them.
         max_priority: the highest that its bearer's queries may have, 0 to 9.
         lasts_s: seconds until it expires; None for never.
-        home: see ``home_folder``.
 
     Raises:
         InvalidInputError: an argument is out of range.

@@ -78,9 +78,6 @@ class MadeFamily:
     """A family beside all other variants of its task.
 
     Attributes:
-        order: what was asked for.
-        family: the variants that were made.
-        devices: that they were profiled on.
         measurements: of the smallest measured batch, by variant id and device class.
         victors: the variant that dominates a variant, by device class; itself if none does.
         failed: what went wrong while profiling, by placement.
@@ -99,7 +96,6 @@ class MadeFamily:
 
     @property
     def variants(self) -> list[Variant]:
-        """The variants, in the recipe's order."""
         return [member.variant for member in self.family.members]
 
     @property
@@ -316,8 +312,6 @@ class Rebuilt:
     """A variant whose file was made again.
 
     Attributes:
-        variant: as it is registered.
-        size_bytes: of the file.
         damage: what was wrong with the stored file, which is whole again; empty if nothing was.
     """
 
@@ -331,8 +325,6 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
 
     Args:
         variant: ``task/model/variant``, or with its ``@version``.
-        output: write the file there, too.
-        home: see ``home_folder``.
 
     Raises:
         IntegrityError: a tool, the kind of processor or what it was made of has changed.

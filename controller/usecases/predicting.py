@@ -54,8 +54,6 @@ class PredictedBatch:
     """The figures of a batch size.
 
     Attributes:
-        batch: items in the batch.
-        p50_ms: median latency of the whole batch.
         low_ms, high_ms: the band in which four of five measurements lie.
         memory_bytes: of loading and running it, at most; None if unknown.
     """
@@ -72,11 +70,9 @@ class ModelPrediction:
     """The predicted latency, memory and load time of a model on a device.
 
     Attributes:
-        model, device: names.
         device_kind: ``cpu``, ``gpu`` or ``npu``.
         is_published: whether the device's peak rates are known.
         shots: number of measurements of the device itself that were used.
-        batches: figures by batch size.
         load_s: seconds to load it; None if unknown.
         devices: the devices that it was learned from, the nearest first.
     """
@@ -91,7 +87,6 @@ class ModelPrediction:
     devices: Sequence[LearnedDevice]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return asdict(self)
 
 
@@ -102,7 +97,6 @@ class _RowFacts(PlacementFacts):
     template: TableRow | None = None
 
     def row(self, batch: int, latency_ms: float) -> TableRow:
-        """Returns the row at a batch size."""
         row = self.template or PlacementFacts.row(self, batch, latency_ms)
         return replace(row, batch=batch, latency_ms=latency_ms)
 
@@ -118,13 +112,10 @@ def predict_model(
     """Predict what a model would cost on a device, from the knowledge base; nothing is run.
 
     Args:
-        model: an ONNX file.
         device_class: a device class of this machine, a device of an imported table, or one whose
             peak rates are published.
         shots: measurements of the device, CSV in the schema of ``profile --csv``; of a device class
             of this machine those in the store count, too.
-        batches: batch sizes.
-        home: see ``home_folder``.
 
     Raises:
         NotFoundError: nothing is known of such a device.

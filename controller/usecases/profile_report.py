@@ -41,8 +41,6 @@ def report_profiles(
         scopes: ``task``, ``task/model`` or ``task/model/variant``; none is everything.
         device_classes: only these; None is all of them.
         output: write ``report.html``, ``report.json`` and the pictures to this folder.
-        home: see ``home_folder``.
-        on_progress: receives the progress.
 
     Raises:
         NotFoundError: nothing of this is profiled.

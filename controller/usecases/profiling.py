@@ -1,4 +1,4 @@
-"""Profiling: what variants cost on this machine, alone and beside each other."""
+"""Profiling: what variants cost on this machine, alone and beside each other; and the machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
 from modelless.profiler.devices.host import read_facts
+from modelless.profiler.devices.known_devices import KnownDevice, find_known_device
 from modelless.profiler.devices.microbenchmark import TYPICAL_S, DeviceRates
 from modelless.profiler.measure.campaign import (
     BATCHES,
@@ -70,11 +71,9 @@ class Profiles:
     """The figures of some placements on this machine.
 
     Attributes:
-        variants, devices: by id and name.
         families: of models, by ``task/model``.
         measurements: all of the placements on this machine, a row a batch and size.
         campaign: what was measured now, what was skipped, and why.
-        failed: what went wrong, by placement.
         rates: what the device classes compute in a second, as far as it is known, by name.
         pairs: runs of two placements side by side.
     """
@@ -98,7 +97,6 @@ class Profiles:
                 yield placement, shape, by_batch
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         measured = {(row.placement, row.shape, row.batch) for row in self.campaign.measured}
         first = self.measurements[0] if self.measurements else None
         return {
@@ -267,10 +265,6 @@ def find_jobs(
 
     Args:
         registry: holds the files, and the sizes of the items that accuracy was measured on.
-        catalog: of the registry.
-        variants, devices: of the placements.
-        on_progress: receives what is left out.
-        shapes: see ``profile``.
 
     Raises:
         IntegrityError: every file is damaged.
@@ -428,11 +422,9 @@ class _EverySize:
     records: Records | _Anew
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        """See ``Records.every_size``."""
         return self.records.every_size(facts, kind)
 
     def add(self, measurement: Measurement) -> object:
-        """See ``Records.add``."""
         return self.records.add(measurement)
 
 
@@ -467,14 +459,12 @@ class _Anew:
     records: Records
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        """Nothing."""
         del facts, kind
         return ()
 
     every_size = current
 
     def add(self, measurement: Measurement) -> object:
-        """See ``Records.add``."""
         return self.records.add(measurement)
 
 
@@ -554,3 +544,59 @@ def _pair(run: PairRun) -> dict[str, Any]:
         "repeats": run.repeats,
         "trusted": run.trusted,
     }
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine.
+
+    Attributes:
+        rates: what each device class computes in a second, by name.
+        published: what is published of its processor; None if the processor is unknown.
+    """
+
+    facts: DeviceFacts
+    device_classes: Sequence[DeviceClass]
+    rates: Mapping[str, DeviceRates]
+    published: KnownDevice | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "facts": {**asdict(self.facts), "fingerprint": self.facts.fingerprint},
+            "published": None if self.published is None else asdict(self.published),
+            "device_classes": [
+                {**asdict(each), "rates": rates_document(self.rates[each.name])}
+                for each in self.device_classes
+            ],
+        }
+
+
+def describe_machine(*, again: bool = False, home: Home = None) -> Machine:
+    """The hardware of this machine, and the rates of its device classes.
+
+    Args:
+        again: measure the rates again, also where they are known.
+    """
+    facts = read_facts()
+    devices = default_device_classes(facts)
+    with open_home(home) as registry:
+        rates = describe_devices(devices, facts, DeviceRecords(registry.store), again=again)
+    return Machine(facts, devices, rates, find_known_device(facts.cpu_model, "cpu"))
+
+
+def list_engines() -> list[dict[str, Any]]:
+    """Every engine, whether it works here, and what to install if it does not: a row each."""
+    from modelless.variants.runtimes.engines import ENGINES, engine_status
+
+    return [
+        {
+            "engine": status.engine.value,
+            "available": status.available,
+            "version": status.version,
+            "device_kind": status.entry.device_kind,
+            "summary": status.entry.summary,
+            "install": status.entry.install,
+            "missing": status.missing or None,
+        }
+        for status in map(engine_status, ENGINES)
+    ]

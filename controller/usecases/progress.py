@@ -11,7 +11,6 @@ class Step(NamedTuple):
 
     Attributes:
         activity: what is being done, e.g. ``profiling``.
-        done, total: steps.
         now: the step that runs or ran last.
         left_s: seconds that the rest takes; None if it is unknown.
     """

@@ -244,10 +244,7 @@ class RegisteredVariant:
     """A registered variant, and how it stands among the others of its task.
 
     Attributes:
-        variant: as it is registered.
-        profiled_on: device classes.
         dominated_by: the variant that dominates it, by device class.
-        is_served: whether 'modelless up' loads it.
         state: ``current``, ``on trial``, ``earlier`` (current before), ``registered`` (never
             current) or ``retired``.
     """
@@ -259,7 +256,6 @@ class RegisteredVariant:
     state: str = "current"
 
     def document(self) -> dict[str, object]:
-        """All of it as plain data."""
         return {
             **variant_fields(self.variant),
             "profiled_on": list(self.profiled_on),
@@ -277,8 +273,6 @@ def list_variants(
     Args:
         scopes: names; none is everything.
         all_versions: list every version, and what was retired; not only what is current.
-        config: the settings file.
-        home: see ``home_folder``.
 
     Raises:
         NotFoundError: an unknown scope, or nothing is registered.

@@ -55,10 +55,7 @@ class Selection:
 
     Attributes:
         task: the scope that the query asks for.
-        batch: items in the query.
-        slo: the query's limits.
         latency_ms: its deadline: the limit or the default.
-        policy: the selection policy's specification.
         chosen: the placement that would serve it; None if it is refused.
         reason: of the choice or the refusal; None if the policy waits for more queries.
         refusal: the error that the client would get; None if something was chosen.
@@ -85,7 +82,6 @@ class Selection:
     dominated: Mapping[str, str]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             "task": self.task,
             "batch": self.batch,

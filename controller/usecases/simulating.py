@@ -1,19 +1,39 @@
-"""Simulating a world, and replaying a recording."""
+"""Simulating a world, comparing policies on simulated worlds, and replaying a recording."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from modelless.common.errors import EnvironmentUnfitError
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from modelless import __version__
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.files import write_whole
 from modelless.controller.replay import replay as replaying
 from modelless.controller.replay.as_world import write_world
+from modelless.controller.sim.compare import compare as comparing
+from modelless.controller.sim.compare.comparison import document_of
+from modelless.controller.sim.compare.contenders import contenders_of
+from modelless.controller.sim.compare.jobs import Run
+from modelless.controller.sim.compare.regret import regret_of
 from modelless.controller.sim.log import log_kind
 from modelless.controller.sim.run import simulate as run
 from modelless.controller.sim.summary import Summary
+from modelless.controller.sim.worlds.arrivals import TraceArrivals
+from modelless.controller.sim.worlds.random_worlds import QUERIES, RandomSet, draw_world
+from modelless.controller.sim.worlds.world import World as CheckedWorld
 from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
+from modelless.controller.usecases.comparison.page import render_page
+from modelless.controller.usecases.comparison.regret_page import render_regret_page
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 
@@ -88,9 +108,6 @@ def simulate(
 def replay(folder: Path) -> list[replaying.Replayed]:
     """Feed the recorded inputs of a run to the same policies, and compare every effect.
 
-    Args:
-        folder: written by ``up(record=...)``.
-
     Returns:
         For each tape the first difference; None if all effects are equal.
 
@@ -103,3 +120,205 @@ def replay(folder: Path) -> list[replaying.Replayed]:
 def world_of_recording(folder: Path, output: Path) -> dict[str, Any]:
     """Write the arrivals, devices and profiles of a recording as a world, and count them."""
     return write_world(folder, output)
+
+
+SHORT_LIST = (
+    "modelless",
+    "infaas",
+    "proteus",
+    "ray-serve",
+    "cheapest-feasible",
+    "most-accurate-feasible",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The results of contenders on scenarios.
+
+    Attributes:
+        document: all of it as plain data; ``report.json`` holds the same.
+    """
+
+    document: dict[str, Any]
+
+    @property
+    def scenarios(self) -> list[dict[str, Any]]:
+        """Each world at each load: its bound, and a row for each contender."""
+        found: list[dict[str, Any]] = self.document["scenarios"]
+        return found
+
+    @property
+    def regret(self) -> dict[str, Any] | None:
+        """How much the first contender loses in random worlds, see ``regret_of``; else None."""
+        return self.document.get("regret")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A flat row for each contender in each scenario: the means, fit for a data frame."""
+        return [
+            {
+                "scenario": scenario["label"],
+                **{
+                    name: value["mean"] if isinstance(value, dict) and "mean" in value else value
+                    for name, value in row.items()
+                    if name not in ("policy_problems", "plans")
+                },
+            }
+            for scenario in self.scenarios
+            for row in scenario["rows"]
+        ]
+
+
+def compare(
+    *worlds: World,
+    random: int = 0,
+    random_seed: int = 1,
+    random_set: RandomSet = "develop",
+    queries: int = QUERIES,
+    traces: Sequence[AnyPath] = (),
+    keep_worlds: AnyPath | None = None,
+    policies: Sequence[str] = SHORT_LIST,
+    seeds: int | None = None,
+    loads: Sequence[float] = (1.0,),
+    bound: bool | None = None,
+    report: AnyPath | None = None,
+    processes: int = 1,
+    home: Home = None,
+    on_progress: Progress = ignore,
+) -> Comparison:
+    """Compare systems and policies on simulated worlds, paired by seed.
+
+    All contenders meet the same queries, faults and device noise. A contender that fails has an
+    error in its row and does not stop the others.
+
+    Args:
+        worlds: world files, or their contents.
+        random: draw so many worlds instead, and tell how much the first contender loses in each
+            against the best other; see ``random_worlds``.
+        random_seed, random_set: of the worlds; the set is ``develop`` or ``judge``.
+        traces: files of recorded arrivals, of which some random worlds have pieces.
+        keep_worlds: write the random worlds to this folder, for ``simulate``.
+        policies: the contenders, the reference first: systems such as ``infaas``, selection
+            policies, ``NAME=FILE.yaml`` with policies by seam, or ``all`` for every system.
+        seeds: run the seeds 1 to this number; default: 5, or 1 with random worlds, each of which
+            counts from a seed of its own.
+        loads: repeat each world at these multiples of its load.
+        bound: reckon what no policy can beat; default: not with random worlds.
+        report: write ``report.html`` and ``report.json`` to this folder, keep finished runs there,
+            and go on from those that are there.
+        processes: runs at once. A script that asks for several needs the usual guard,
+            ``if __name__ == "__main__":``, because each process imports the script.
+        home: of the store, for worlds with tasks from there; see ``home_folder``.
+
+    Raises:
+        InvalidInputError: a world or a contender does not fit; both worlds and ``random``, or
+            neither.
+        EnvironmentUnfitError: the report's folder cannot be written.
+
+    Examples:
+        >>> comparison = modelless.compare(
+        ...     "benchmarks/worlds/steady.yaml", policies=["modelless", "infaas"]
+        ... )  # doctest: +SKIP
+        >>> [(row["contender"], row["value_per_query"]) for row in comparison.rows()]
+        ... # doctest: +SKIP
+        [('modelless', 0.771), ('infaas', 0.702)]
+    """
+    contenders = contenders_of(list(policies))
+    if bool(worlds) == bool(random):
+        got = f"{len(worlds)} world files and random={random}"
+        raise InvalidInputError.of("worlds", got, "either world files or a number of random worlds")
+    report = path_or_none(report)
+    if report is not None:
+        _check_folder(report)
+    features = {}
+    if random:
+        if len(contenders) < 2:
+            allowed = "two contenders or more, to see what the first loses against the best other"
+            raise InvalidInputError.of("policies", ",".join(policies), allowed)
+        recorded = {str(Path(each).resolve()): _times_of(Path(each)) for each in traces}
+        files = []
+        for number in range(random):
+            drawn = draw_world(random_seed, number, random_set, queries=queries, traces=recorded)
+            features[drawn.world.name] = drawn.features
+            files.append(WorldFile(drawn.world, Path()))
+            on_progress(Step("drawing, worlds", number + 1, random, drawn.world.name))
+        keep_worlds = path_or_none(keep_worlds)
+        if keep_worlds is not None:
+            _write_worlds([file.world for file in files], keep_worlds)
+    else:
+        files = [read_world(world) for world in worlds]
+    scenarios = comparing.scenarios_of(files, list(loads), own_seeds=bool(random))
+    numbers = range(1, (seeds or (1 if random else 5)) + 1)
+    finished = 0
+
+    def show(done: int, total: int, last: Run | None) -> None:
+        nonlocal finished
+        finished = done
+        if last is not None:
+            now = f"{last.contender}, {last.scenario}, seed {last.seed}"
+            on_progress(Step("comparing, runs", done, total, now))
+        elif done:
+            on_progress(Note(f"{done} of {total} runs were kept in {report}"))
+
+    try:
+        runs = comparing.compare(
+            scenarios, contenders, numbers, folder=report, processes=processes,
+            bound=not random if bound is None else bound, only_table=bool(random),
+            home=home_folder(home), progress=show,
+        )  # fmt: skip
+    except KeyboardInterrupt as stopped:
+        for jobs in getattr(stopped, "__notes__", []):
+            on_progress(Note(f"under way were: {jobs}"))
+        if report is not None and finished:
+            kept = f"{finished} runs are kept in {report}; the same command goes on there"
+            on_progress(Note(kept))
+        raise
+    document = {"modelless": __version__, **document_of(scenarios, contenders, numbers, runs)}
+    if random:
+        document["regret"] = {
+            "set": random_set, "seed": random_seed, **regret_of(document["scenarios"], features)
+        }  # fmt: skip
+    if report is not None:
+        text = json.dumps(document, indent=1, allow_nan=False)
+        write_whole(report / "report.json", text.encode(), mode=0o644)
+        render = render_regret_page if random else render_page
+        write_whole(report / "report.html", render(document).encode(), mode=0o644)
+    return Comparison(document)
+
+
+def _times_of(path: Path) -> NDArray[np.float64]:
+    """When the arrivals of a trace come, seconds; InvalidInputError if it names tasks or limits."""
+    source = TraceArrivals(kind="trace", path=path.name)
+    found = list(source.arrivals(path.parent, 1.0, np.random.default_rng(0), inf))
+    if any(named is not None for _, named in found) or found[-1][0] <= 0.0:
+        allowed = "arrivals over some time, without a task or limits of their own"
+        raise InvalidInputError.of("traces", str(path), allowed)
+    return np.array([at_s for at_s, _ in found])
+
+
+def _write_worlds(worlds: Sequence[CheckedWorld], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for world in worlds:
+            document = world.model_dump(mode="json", exclude_defaults=True)
+            text = yaml.safe_dump(document, sort_keys=False, width=120)
+            write_whole(folder / f"{world.name}.yaml", text.encode(), mode=0o644)
+    except OSError as error:
+        allowed = "a folder that can be written, or a new name"
+        why = error.strerror or str(error)
+        raise EnvironmentUnfitError(f"--keep-worlds {folder}: allowed: {allowed}: {why}") from None
+
+
+def _check_folder(report: Path) -> None:
+    """Check, before anything runs, that the report can be drawn and written."""
+    from modelless.common.drawing import check_matplotlib
+
+    check_matplotlib()
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=report):
+            pass
+    except OSError as error:
+        allowed = "a folder that can be written, or a new name"
+        why = error.strerror or str(error)
+        raise EnvironmentUnfitError(f"--report {report}: allowed: {allowed}: {why}") from None

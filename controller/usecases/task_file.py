@@ -152,7 +152,6 @@ def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:
 def _decoding(
     part: DecodingPart, outputs: tuple[TensorSpec, ...], folder: Path
 ) -> tuple[tuple[str, ...], CtcDecoding]:
-    """The label of each class, and how the output is decoded."""
     readable = [spec for spec in outputs if is_steps(spec) and part.output in (None, spec.name)]
     if len(readable) != 1:
         shown = "; ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in outputs)

@@ -55,8 +55,6 @@ class Validated:
     """The accuracy of one variant.
 
     Attributes:
-        variant: as it is registered.
-        found: its accuracy with the evidence.
         elapsed_s: seconds that loading and running took.
         not_stored: why this is not the variant's accuracy now; empty if it is.
         against_best: the paired difference to the best variant; None for the best itself.
@@ -69,7 +67,6 @@ class Validated:
     against_best: PairedDifference | None = None
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         against = self.against_best
         return {
             "variant": self.variant.id,
@@ -90,11 +87,7 @@ class Validation:
     """The accuracies of variants on one validation set.
 
     Attributes:
-        task: of the variants.
-        metric: its name.
-        set_name, set_sha256, set_items: the validation set.
         results: the best first.
-        failed: what went wrong, by variant id.
         remarks: what a reader of the results must know.
     """
 

@@ -27,10 +27,7 @@ class AddedEntry:
     """An entry of the zoo that is registered.
 
     Attributes:
-        name: of the entry.
-        variants: of the entry, in its order.
         new: ids of those that were not registered before.
-        was_there: nothing had to be built.
     """
 
     name: str
@@ -39,7 +36,6 @@ class AddedEntry:
     was_there: bool
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         return {
             "name": self.name,
             "was_there": self.was_there,

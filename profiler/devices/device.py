@@ -63,7 +63,6 @@ class DeviceFacts:
         cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; unknown levels are
             missing.
         memory_bytes: memory this process may use: the least of the host's and the control group's.
-        gpus: graphics cards of the host.
         engines: version of each installed engine by its name, ``{"onnxruntime-cpu": "1.20.1"}``.
         threads_per_core: how many of ``cores`` share one physical core; None where unknown.
     """
@@ -106,7 +105,6 @@ class DeviceFacts:
 
     @property
     def engine_names(self) -> frozenset[str]:
-        """The ``engine_name`` of every installed engine."""
         return frozenset(map(self.engine_name, self.engines))
 
     def engine_name(self, engine: str) -> str:
@@ -115,7 +113,6 @@ class DeviceFacts:
         return f"{engine}-{version}" if version else engine
 
     def device_name(self, kind: str = "cpu") -> str:
-        """Returns the common name of the device of ``kind``."""
         if kind == "gpu" and self.gpus:
             return self.gpus[0].name
         return self.cpu_model

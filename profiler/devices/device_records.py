@@ -138,10 +138,6 @@ def describe_devices(
     while the machine was too noisy. It stores nothing where no engine is installed.
 
     Args:
-        devices: device classes of this machine.
-        facts: facts of this machine.
-        records: the store's records.
-        again: whether to measure all of them.
         accept_noise: whether to keep rates that are not trusted.
         measure: measures a device class; tests give another function.
 
@@ -164,9 +160,7 @@ class RemoteDeviceClass(NamedTuple):
     """A device class that another machine has.
 
     Attributes:
-        device: the device class.
         fingerprint: fingerprint of that machine, the last to be measured of those with the class.
-        measured: the measurements made there.
     """
 
     device: DeviceClass

@@ -40,7 +40,6 @@ def read_facts(
     """Returns the facts of this host; it starts only ``nvidia-smi``, for 5 s at most.
 
     Args:
-        root: file tree to read.
         affinity_cores: cores this process may run on; asked of the operating system if None.
         query_gpus: returns ``nvidia-smi``'s CSV; the real one if None.
     """

@@ -31,16 +31,10 @@ class KnownDevice:
     """The published figures of a device; None where the vendor publishes none.
 
     Attributes:
-        name: full name.
         kind: ``cpu``, ``gpu`` or ``npu``.
-        source: the document with the figures.
         derived: how figures follow from published ones, by name of the figure.
-        year: year of the announcement.
         cores: a processor's cores, a graphics card's CUDA cores or stream processors.
-        fp32_operations_per_s: peak; a multiply-add is two operations.
         fp16_operations_per_s: peak in fp16 or bf16, matrix units included, dense.
-        int8_operations_per_s: peak, matrix units included, dense.
-        bandwidth_bytes_per_s: peak of its memory.
         memory_bytes: size of its memory, where it comes in one size.
     """
 

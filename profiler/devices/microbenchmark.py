@@ -57,10 +57,7 @@ class Probe:
     """One graph.
 
     Attributes:
-        quantity: the measured quantity.
         of: its subdivision: a cache level or ``memory``; a precision; empty if there is only one.
-        model: the ONNX file.
-        feeds: the input.
         work: work of one run: bytes read and written; multiply-adds; operators.
     """
 
@@ -203,7 +200,6 @@ class DeviceRates:
     """The rates of a device class with its engine; unmeasured rates are absent.
 
     Attributes:
-        threads: intra-op threads.
         engine: engine that ran the probes, ``onnxruntime-cpu-1.20.1``; empty if none is installed.
         copy_bytes_per_s: bytes read and written by an elementwise operator, by the place of its
             data: ``L2``, ``L3``, ``memory``.
@@ -214,7 +210,6 @@ class DeviceRates:
         run_s: time of a call of the engine with a graph of one tiny operator, seconds.
         spread: p90 / p10 - 1 of the runs of each rate, by the probe's name.
         noise: noise as a multiple of its limit.
-        trusted: whether the machine was quiet enough.
         elapsed_s: time of the benchmark, seconds.
         measured_at: time, ISO 8601, UTC.
     """
@@ -252,8 +247,6 @@ class BenchmarkEnvironment:
         open_probe: returns a probe ready to run with so many threads, or raises
             EnvironmentUnfitError if the engine cannot run it. None if no engine is installed.
         clock: monotonic clock, seconds.
-        gauge: measures the noise of the machine.
-        now: returns the time of day.
     """
 
     open_probe: Callable[[Probe, int], Run] | None
@@ -284,9 +277,7 @@ def measure_rates(
     """Returns what ``device`` does in a second.
 
     Args:
-        device: a device class of this machine.
         facts: facts of this machine: its caches and its engines' versions.
-        environment: another environment, in tests.
         wanted: only these probes, in tests.
     """
     environment = environment or host_environment()

@@ -68,12 +68,7 @@ class BatchFigure:
 
 
 def batch_figure(profiles: Sequence[Profile], cost_model: CostModel) -> BatchFigure:
-    """The figure of profiles of one task on one device; at least one.
-
-    Args:
-        profiles: the measurements.
-        cost_model: of that device's machine.
-    """
+    """The figure of profiles of one task on one device; at least one."""
     slowest_first = sorted(profiles, key=lambda profile: -profile.points[-1].p50_s)
     panels = []
     for model in dict.fromkeys(profile.variant.model for profile in slowest_first):

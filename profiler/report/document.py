@@ -41,12 +41,8 @@ class Report:
     """The profiles and predictions, as the data of pictures.
 
     Attributes:
-        devices: what was profiled on.
-        points: measured points.
         measured_from, measured_to: when the first and the last of them were measured, ISO 8601.
         untrusted: how many of them were measured while it was too noisy, or vary too much.
-        tasks: by name.
-        predictions: over all tasks and devices.
     """
 
     devices: tuple[Device, ...]
@@ -71,7 +67,6 @@ def report_of(
     """The report of some profiles; at least one.
 
     Args:
-        profiles: see ``profiles_of``.
         predict_without: predicts points that its model has not seen.
         is_more_accurate: tells accuracies apart, to find what is dominated.
     """

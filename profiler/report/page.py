@@ -57,8 +57,6 @@ class Picture:
 
     Attributes:
         name: of its file, without the suffix; its own.
-        title: what it shows, text.
-        chart: draws it.
         caption: goes on from the title, HTML.
         heads, rows: the table behind it; rows of HTML.
     """
@@ -77,8 +75,6 @@ def render(
     """The page, and PNG files by name that it has links to.
 
     Args:
-        report: what it shows.
-        made: by what, text.
         progress: told how many pictures of how many are made, and which was the last.
 
     Raises:

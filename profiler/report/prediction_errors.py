@@ -59,8 +59,6 @@ class ErrorSummary:
     """Errors in a few figures, per cent; None where there is no point.
 
     Attributes:
-        points: how many.
-        median_absolute_percent, p90_absolute_percent: of errors without their sign.
         bias_percent: the median error; above 0 where predictions are too long.
         close_percent: share of points whose error is at most ``CLOSE_PERCENT``.
     """
@@ -91,10 +89,8 @@ class PredictionFigure:
     """Predictions of points that the cost model had not seen.
 
     Attributes:
-        points: what could be predicted.
         unpredicted: points about which the model said nothing.
         between, beyond: errors of interpolated and extrapolated points.
-        histogram: of the errors.
     """
 
     points: tuple[PredictedPoint, ...]
@@ -125,7 +121,6 @@ def prediction_figure(
     """The figure of profiles of any tasks and devices.
 
     Args:
-        profiles: the measurements.
         predict_without: asked once for each machine, about all its points.
     """
     found: list[PredictedPoint] = []

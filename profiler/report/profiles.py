@@ -18,8 +18,6 @@ class Device:
     Attributes:
         name: the device class; with what tells it apart where several machines have it.
         device_class: e.g. ``cpu-1``.
-        processor: the name people know it by.
-        fingerprint: of the machine, see ``DeviceFacts.fingerprint_of``.
         price_usd_per_hour: None where nobody knows.
     """
 
@@ -41,9 +39,7 @@ class Profile:
     """A variant on a device, as measured.
 
     Attributes:
-        variant: what it is.
         name: short, and of its task's alone: fit for a picture.
-        device: where.
         points: one a batch, by ascending batch; at least one.
     """
 
@@ -68,7 +64,6 @@ def profiles_of(
         measurements: of any machine, one for each variant, device class, batch and fingerprint, as
             ``Records`` keeps them.
         variants: what is of no interest is left out, and so are variants without a measurement.
-        device_classes: by name, for their prices.
     """
     known = {variant.id: variant for variant in variants}
     points: dict[tuple[str, str, str], list[Measurement]] = {}

@@ -22,10 +22,7 @@ class BatchPoint:
     """A variant at one batch.
 
     Attributes:
-        batch: items.
-        latency_ms: the median of the whole batch.
         throughput_per_s: items a second.
-        memory_bytes: resident growth.
         trusted: it was quiet enough while this was measured.
     """
 
@@ -72,11 +69,9 @@ class FrontierPoint:
     Attributes:
         variant, name, device: the placement; ``name`` is short.
         accuracy_percent, low_percent, high_percent: with its 95 % interval, None if unknown.
-        provenance: how the accuracy is known.
         latency_ms: median of one item alone; None if batch 1 was not measured.
         memory_bytes: resident growth at the smallest measured batch.
         usd_per_1000_items: at the batch that makes it cheapest; None without a price.
-        cheapest_batch: that batch.
         on_latency_frontier, on_cost_frontier: no other of the same device is at least as accurate
             and quicker, or cheaper.
     """
@@ -110,7 +105,6 @@ def frontier(items: Iterable[_T], key: Callable[[_T], tuple[float, float]]) -> l
     """Those that no other beats, by the first figure; of equal ones the one that comes first.
 
     Args:
-        items: any.
         key: two figures of one: less is better of the first, more of the second.
     """
     kept: list[_T] = []

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modelless.controller.usecases.client import Client
     from modelless.controller.usecases.cluster import down, status, up
-    from modelless.controller.usecases.comparing import compare
     from modelless.controller.usecases.making import make
     from modelless.controller.usecases.profiling import profile
     from modelless.controller.usecases.registering import register
     from modelless.controller.usecases.selecting import select
-    from modelless.controller.usecases.simulating import simulate
+    from modelless.controller.usecases.simulating import compare, simulate
     from modelless.controller.usecases.validating import validate
     from modelless.controller.usecases.zoo import zoo_add
 
@@ -56,7 +55,7 @@ __all__ = [
 
 _MODULES = {
     "Client": "client",
-    "compare": "comparing",
+    "compare": "simulating",
     "down": "cluster",
     "make": "making",
     "profile": "profiling",

@@ -68,6 +68,17 @@ KEPT = {
         Setup(memory_mib=1500, scaling="on-demand", end_s=6.0),
         (Item(1.0, "load", "both", 2.0, 5.0),),
     ),
+    "what clients at a gateway waited for was loaded first on another gateway's own device, which "
+    "they do not reach, and for them only after their patience": Schedule(
+        41199,
+        Setup(
+            gateways=2,
+            own_device=True,
+            scaling="on-demand",
+            limits=("accuracy", "cost", "late", "cancel", "scope"),
+        ),
+        (Item(0.9716491930077358, "load", "beta", 0.4, 25.0),),
+    ),
 }
 """Schedules that once failed, shrunken, by what it was."""
 

@@ -48,7 +48,6 @@ class Source:
     """A trained model in ONNX, which answers as what it was converted from does.
 
     Attributes:
-        name: as the user named it.
         onnx_bytes: the model, weights and all; in canonical form if it was converted.
         framework: a key of ``FRAMEWORKS``, or ``onnx`` where nothing had to be converted.
         tools: versions of the packages that converted it.
@@ -69,7 +68,6 @@ def convert(
     """Convert a trained model and hold the result against it.
 
     Args:
-        framework: one of ``FRAMEWORKS``.
         source: ``package.module:attribute``, a model or what makes one when called without
             arguments; or a file of a format that the framework's converter names.
         inputs: real inputs, by the names that the ONNX model's inputs shall have, in the order in

@@ -161,7 +161,6 @@ def export_module(module: Any, inputs: CalibrationData, outputs: Sequence[str]) 
     Args:
         module: an ``nn.Module`` that takes the inputs in their order.
         inputs: axis 0, and what differs in size between calls, stays free.
-        outputs: what its outputs shall be called.
 
     Raises:
         InvalidInputError: PyTorch cannot export it.

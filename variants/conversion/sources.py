@@ -37,7 +37,6 @@ def framework_of(source: str, framework: str | None = None) -> str:
     be said.
 
     Args:
-        source: see ``ALLOWED``.
         framework: what the user says it is; None to find out.
 
     Raises:
@@ -84,8 +83,6 @@ def read_source(
     """The model that ``source`` names, converted and held against its origin where it is not ONNX.
 
     Args:
-        source: see ``ALLOWED``.
-        framework: see ``framework_of``.
         inputs: gives real inputs, to convert with; called only where something is converted.
 
     Raises:

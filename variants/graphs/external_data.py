@@ -47,11 +47,6 @@ def refuse_external_data(model: ModelProto, where: str) -> None:
 def embed_external_data(model: ModelProto, folder: Path, max_bytes: int) -> int:
     """Bring external tensors into ``model``, from files inside ``folder`` only.
 
-    Args:
-        model: changed in place.
-        folder: where the ONNX file lies.
-        max_bytes: bound of all that is read.
-
     Returns:
         The number of tensors brought in.
 

@@ -132,8 +132,6 @@ class LayerFacts:
     """One layer, an item.
 
     Attributes:
-        kind: what it multiplies.
-        multiply_adds: how many.
         moved_bytes: inputs, weights and outputs, each once, as they lie in memory.
     """
 
@@ -166,9 +164,7 @@ class GraphFacts:
     """Facts of a graph for one item. A fact that cannot be told for certain is None.
 
     Attributes:
-        multiply_adds: of all layers.
         multiply_adds_by_kind: by ``LayerKind``; kinds that are absent are left out.
-        parameter_count: elements of the weights.
         weight_bytes: size of all constants, as the file holds them.
         activation_bytes: what all compute nodes write, an engine's fusing aside. What is quantised
             at once, or dequantised to be read, counts in the quantised format, as engines fuse it.
@@ -176,8 +172,6 @@ class GraphFacts:
         operators: uses of each operator, ``QLinearAdd (com.microsoft)`` outside the standard.
         depth: compute nodes on the longest way from an input to an output. Nodes that only view,
             quantise or dequantise, or reckon with constants and sizes, do not count.
-        compute_nodes: how many there are.
-        layers: how many of them multiply.
         largest_layers: those of most multiply-adds, most first, up to ``LARGEST_LAYERS``.
         bands: the layers by arithmetic intensity, a band for each of ``INTENSITIES``.
         precision: the format of most weights.
@@ -212,7 +206,6 @@ class GraphFacts:
         return below / self.multiply_adds
 
     def document(self) -> dict[str, Any]:
-        """The facts as plain data for JSON."""
         return {"reader": READER, **dataclasses.asdict(self)}
 
     @classmethod

@@ -48,7 +48,6 @@ class OnnxFacts:
         inputs, outputs: the graph's signature; a free size is -1.
         parameter_count: elements of its weights, quantisation scales and shape constants left out.
         multiply_adds: of convolutions and matrix products, an item; None if a shape is unknown.
-        weight_bytes: size of all its constants.
         metadata: what its author noted beside the graph, e.g. the characters that it reads.
     """
 

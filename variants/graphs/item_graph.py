@@ -245,7 +245,6 @@ class ItemGraph:
         return self.tensors.get(name, UNKNOWN)
 
     def output_of(self, node: NodeProto) -> Tensor:
-        """The first tensor that ``node`` writes."""
         return self.tensors.get(node.output[0], UNKNOWN) if node.output else UNKNOWN
 
 

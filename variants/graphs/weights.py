@@ -24,8 +24,6 @@ class Weight:
     """A layer's constant weight.
 
     Attributes:
-        node: the layer.
-        name: of the constant.
         array: its values, read-only; a copy of what the graph holds.
     """
 

@@ -125,7 +125,6 @@ class Stream:
         self._cuda.call("cudaGraphLaunch", graph.handle, self._handle)
 
     def close(self) -> None:
-        """Give it back."""
         self._cuda.call("cudaStreamDestroy", self._handle)
 
     def _copy(self, target: int, source: int, size_bytes: int, kind: object) -> None:
@@ -140,7 +139,6 @@ class Graph:
         self.handle = handle
 
     def close(self) -> None:
-        """Give it back."""
         self._cuda.call("cudaGraphExecDestroy", self.handle)
 
 

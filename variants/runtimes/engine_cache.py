@@ -30,10 +30,7 @@ class EngineKey:
     """Everything a compiled engine depends on; with any other value it is another one.
 
     Attributes:
-        artifact_sha256: of the ONNX file.
-        device_name, compute_capability: of the card.
         compiler: name and version, e.g. ``tensorrt-10.13.0``.
-        precision: that it may compute in.
         profile: shapes it was compiled for, in words.
     """
 

@@ -25,10 +25,8 @@ class EngineEntry:
 
     Attributes:
         runtime: ``module:Class`` of its ``Runtime``.
-        install: the command that brings it.
         distributions: any one of them is the engine; its version is the engine's version.
         device_kind: kind of device class it runs on: ``cpu`` or ``gpu``.
-        summary: a line for a listing.
     """
 
     runtime: str

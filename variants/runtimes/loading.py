@@ -23,8 +23,6 @@ class MeasuredVariant(ABC):
     """A loaded variant of any engine.
 
     Attributes:
-        variant: what is loaded.
-        threads: that one batch is computed with.
         memory_bytes: growth by loading and warming up. Other work in the process, or on the card,
             at the same time is counted in.
         load_s: from artifact on disk to warm, hash check included.
@@ -101,7 +99,6 @@ class ProcessMemory:
         give_back_freed()
 
     def used_bytes(self) -> int:
-        """Resident bytes."""
         return resident_bytes()
 
 
@@ -122,11 +119,9 @@ def load_measured(
     """Load by ``open_variant``, run each of ``warm_up`` once, and measure time and memory.
 
     Args:
-        variant: what is registered.
         threads: 1 to 1024.
         open_variant: reads the artifact and builds the session.
         warm_up: batches, largest last for a true memory figure.
-        memory: where the variant's memory is.
         most_warm_up_s: once it has taken so long, the rest of ``warm_up`` is left out: what waits
             for a slow model must not wait for its largest batch.
 

@@ -69,8 +69,6 @@ def open_on_cpu(data: bytes, threads: int, name: str) -> ort.InferenceSession:
 
     Args:
         data: an ONNX file that may be run; nothing is checked here.
-        threads: intra-op threads.
-        name: of what it is, for errors.
     """
     return open_graph(data, name, session_options(threads), ["CPUExecutionProvider"])
 

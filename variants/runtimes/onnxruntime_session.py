@@ -95,8 +95,6 @@ def open_graph(
 
     Args:
         data: an ONNX file that may be run; nothing is checked here.
-        name: of what it is, for errors.
-        options: from ``common_options``.
         providers: by preference. ONNX Runtime goes on without one whose libraries are missing.
 
     Raises:

@@ -86,7 +86,6 @@ class OpenVinoCpu:
         return OpenVinoVariant(variant, threads, request, inputs, outputs)
 
     def cache_key(self, variant: Variant, threads: int) -> EngineKey:
-        """The key of the compiled model in the cache."""
         ask = self._core.get_property
         return EngineKey(
             artifact_sha256=variant.artifact_sha256,

@@ -101,10 +101,6 @@ def build_plan(
     Only where the variant says fp16 or bf16 of a float32 graph may TensorRT choose those.
 
     Args:
-        trt: the module ``tensorrt``.
-        log: by ``make_log``.
-        data: the file, checked.
-        variant: what is registered.
         profiles: one for each input with a free axis.
 
     Raises:
@@ -150,11 +146,6 @@ class Execution:
 
     A captured graph is bound to its context, shapes and addresses, so each graph has an execution
     to itself, which is never run with other shapes.
-
-    Args:
-        engine: TensorRT's ``ICudaEngine``.
-        cuda, stream: where it runs.
-        inputs, outputs: the graph's signature.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError, NotFoundError
@@ -100,8 +99,6 @@ class UpState:
     """What ``run/up.json`` says of a running modelless.
 
     Attributes:
-        pid: of the supervisor.
-        url: where clients go.
         started_at: seconds since the epoch.
         began_ticks: when the process began, as the kernel counts: process ids are used again; 0
             where it does not say.
@@ -145,8 +142,6 @@ class Cluster:
     """A cluster on this machine. Use as a context manager: leaving it takes everything down.
 
     Args:
-        home: store, artifacts and run files.
-        settings: checked settings.
         on_stage: told what is being done, for people.
         address: a Ray cluster to join, as ``ray.init`` takes it; None for one of its own. One that
             was joined goes on afterwards, and its Ray Serve listens where it listens.
@@ -229,12 +224,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def wait_ready(self, most_s: float = 120.0) -> bool:

@@ -90,7 +90,6 @@ def start_pool(home: Path, settings: Settings, pool: PoolSettings, *, waits: boo
     """Run the application of one pool, and wait until it does.
 
     Args:
-        home, settings, pool: what runs.
         waits: else it is left to itself: its workers come when a node does that they can run on.
 
     Raises:

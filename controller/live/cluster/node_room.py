@@ -25,7 +25,6 @@ class Node(NamedTuple):
 
     Attributes:
         resources: by Ray's names: ``CPU``, ``GPU``, or the cluster's own.
-        labels: its own.
     """
 
     resources: dict[str, float]
@@ -42,12 +41,7 @@ def nodes_of(described: Iterable[Mapping[str, Any]]) -> list[Node]:
 
 
 def cpus_for(settings: Settings, gateways: int) -> int:
-    """CPUs that a Ray of one node must have in its books, whatever the machine has.
-
-    Args:
-        settings: of modelless.
-        gateways: how many are to be started.
-    """
+    """CPUs that a Ray of one node must have in its books, whatever the machine has."""
     workers = sum(max(pool.workers, pool.max_workers, 1) for pool in settings.pools)
     # Besides: each pool's head, and one more of each kind while they are replaced.
     processes = gateways + 1 + workers + 2 * len(settings.pools)
@@ -77,11 +71,6 @@ def without_room(settings: Settings, gateways: int, nodes: Sequence[Node]) -> di
     """What does not fit on the nodes, by section: what it needs and what there is room for.
 
     The pools take what they need one after the other, each wherever there is room.
-
-    Args:
-        settings: of modelless.
-        gateways: how many are to be started.
-        nodes: what there is.
 
     Returns:
         Texts for people by ``gateways`` or ``pools[i]``.

@@ -80,7 +80,6 @@ class HeldPorts:
         raise OSError(f"port {port} is not held")
 
     def close(self) -> None:
-        """Let go of them all."""
         while self._sockets:
             self._sockets.pop().close()
 

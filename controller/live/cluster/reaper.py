@@ -30,10 +30,8 @@ def members(
     """The cluster's processes, other than this one, its supervisor and zombies.
 
     Args:
-        cluster_id: the mark.
         ray_folder: where this cluster's Ray, and no other, has its sessions; no link in it.
         supervisor: its process id; it waits for the reaper, and must not be waited for.
-        processes: where the kernel lists them.
     """
     marked: set[int] = set()
     writing: set[int] = set()

@@ -144,7 +144,6 @@ class PoolReplica:
     async def run_batch(
         self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, worker_id: str
     ) -> Any:
-        """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, expected_s, patience_s, worker_id)
 
     async def __del__(self) -> None:
@@ -172,10 +171,8 @@ def gateway_app(
     """The ingress application: ``count`` gateways.
 
     Args:
-        home, settings: of modelless.
         doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
             they are reached through Serve's own ports alone.
-        count: how many.
         surge: whether there is room for a new one beside the old ones while they are replaced.
     """
     return GatewayReplica.options(  # type: ignore[attr-defined]

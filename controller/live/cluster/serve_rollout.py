@@ -17,11 +17,7 @@ PATIENCE_S = 240.0
 
 
 class ServeRollout:
-    """The replicas of one deployment, and what becomes of them.
-
-    Args:
-        app, deployment: which.
-    """
+    """The replicas of one deployment, and what becomes of them."""
 
     def __init__(self, app: str, deployment: str) -> None:
         self.app = app
@@ -53,7 +49,6 @@ class ServeRollout:
         """Wait until none of the replicas before it is left.
 
         Args:
-            before: those replicas.
             on_progress: told how many are gone, and of how many.
             is_whole: else there is no room for all, and the last of the new ones do not come.
 

@@ -38,10 +38,6 @@ class DeploymentStatus(Protocol):
 def told_by_replicas(app: str, what: str) -> Iterator[None]:
     """Run what deploys ``app`` and waits for it, and tell its failure by the cause.
 
-    Args:
-        app: the Serve application.
-        what: it is, for people: ``the gateways``.
-
     Raises:
         EnvironmentUnfitError: its replicas do not start, and why.
     """

@@ -106,10 +106,7 @@ class Upgraded:
     """What an upgrade did.
 
     Attributes:
-        url: where clients go.
-        release: what runs now.
         before: what ran before; several, if an upgrade was interrupted.
-        replaced: gateways and workers that were replaced.
         took_s: seconds.
     """
 
@@ -147,10 +144,8 @@ def upgrade(
     """Replace what does not run the release on disk with the settings to be.
 
     Args:
-        home: of the running modelless.
         asked: new settings; None to keep them.
         on_stage: told what is being done, for people.
-        restart: replace everything, whatever it runs.
 
     Raises:
         ModellessError: nothing is up.

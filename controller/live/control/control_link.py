@@ -30,7 +30,6 @@ class ControlLink:
         self._handle: Any = None
 
     async def exchange(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> Orders:
-        """See ``ControlLoop.exchange``."""
         orders: Orders = await self._call("exchange", report, tuple(feedback))
         return orders
 
@@ -41,17 +40,14 @@ class ControlLink:
             await asyncio.wait_for(goodbye, GOODBYE_S)
 
     async def versions(self, token: str) -> Service:
-        """See ``ControlLoop.versions``."""
         service: Service = await self._call("versions", token)
         return service
 
     async def called(self, member_id: str) -> bool:
-        """See ``ControlLoop.called``."""
         is_called: bool = await self._call("called", member_id)
         return is_called
 
     async def metrics(self) -> str:
-        """See ``ControlLoop.metrics``."""
         text: str = await self._call("metrics")
         return text
 

@@ -128,11 +128,8 @@ class ControlLoop:
     """See the module. Every member calls ``exchange`` once a second, and waits at ``versions``.
 
     Args:
-        home: where the store is.
-        settings: as given to ``modelless up``.
         scale_pool: brings a pool to a number of workers.
         export: takes the metrics' values every few seconds; None: there is no export.
-        times: of the control machine.
     """
 
     def __init__(
@@ -226,7 +223,6 @@ class ControlLoop:
         """Take a member's report; answer with its orders and with the other members.
 
         Args:
-            report: of the member.
             feedback: that came in there, on answers of other gateways.
         """
         self._begin()
@@ -255,7 +251,6 @@ class ControlLoop:
         )
 
     async def leave(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
-        """Take a member's last report."""
         self._begin()
         self._mailboxes.pop(report.member_id, None)
         self._count(report, feedback)

@@ -27,9 +27,6 @@ class HistoryNotes:
     While the store is away, entries wait, up to ``most_pending``.
 
     Args:
-        home: where the store is.
-        max_entries: how many the store keeps.
-        most_pending: how many wait here at most.
         clock: the time, with a zone.
     """
 

@@ -39,9 +39,6 @@ class LastRun:
 
     It goes on with what the file says: a control loop that begins anew, or a cluster that has not
     loaded everything again yet, must not make less of it.
-
-    Args:
-        home: where the store is.
     """
 
     def __init__(self, home: Path) -> None:

@@ -34,8 +34,6 @@ class Family(NamedTuple):
 
     Attributes:
         kind: ``counter``, ``gauge`` or ``histogram``.
-        labels: names of its labels.
-        help: what it is, for people.
     """
 
     kind: str
@@ -133,10 +131,6 @@ _OUTCOMES: Final = {"served": 0, "served-late": 0, "refused": 1}
 class ClusterMetrics:
     """Sums of what members report, and their state now; a collector of ``prometheus_client``.
 
-    Args:
-        device_classes: by name, for their prices.
-        reports: the members' last reports.
-
     Attributes:
         replies: HTTP replies by status.
         proxy_refusals: what HAProxy refused, by reason; set by the owner.
@@ -158,7 +152,6 @@ class ClusterMetrics:
         self._device_s: dict[str, float] = {}
 
     def add(self, report: MemberReport) -> None:
-        """Add what a member counted since its last report."""
         self._meters.add(report.meters)
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
         self.replies.update(report.replies)

@@ -25,10 +25,6 @@ class DriftNotes:
 
     Profiles are read at the start only, so a second note would say nothing new. A store that is
     away costs the note, until a member's next report, and nothing else.
-
-    Args:
-        home: where the store is.
-        fingerprints: of this machine, by device class.
     """
 
     def __init__(self, home: Path, fingerprints: Mapping[str, str]) -> None:

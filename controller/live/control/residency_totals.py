@@ -24,7 +24,6 @@ class ResidencyTotals:
         self._cold_queries = 0
 
     def add(self, report: MemberReport) -> None:
-        """Add a report's changes, and its queries that found nothing ready."""
         for change in report.changes:
             self._recent.append(change)
             self._counts[change.kind] += 1

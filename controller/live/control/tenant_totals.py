@@ -20,7 +20,6 @@ class TenantTotals:
     """Adds up the members' reports.
 
     Args:
-        home: where the day's spending is kept.
         now: seconds since the epoch.
     """
 
@@ -42,7 +41,6 @@ class TenantTotals:
     def add(
         self, member_id: str, used: Mapping[str, TenantUse], interval_s: float, now: float
     ) -> None:
-        """Add a member's report of the last ``interval_s`` seconds."""
         if int(now // DAY_S) != self._day:
             self._day, self._spent_usd = int(now // DAY_S), {}
         for name, use in used.items():

@@ -49,13 +49,9 @@ class VersionStore:
     """Reads which versions are in service, and carries out what becomes of trials.
 
     Args:
-        home: where the store is.
         started_with: the current version of every variant that is served, by name: a variant that
             is not promoted stays with it, whatever is registered meanwhile.
         on_change: called with what was read whenever it changed.
-
-    Attributes:
-        latest: what was read last.
 
     Raises:
         StoreError: the store cannot be read.

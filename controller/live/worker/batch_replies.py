@@ -33,7 +33,6 @@ class Ran(NamedTuple):
 
     Attributes:
         busy_s, waited_s: seconds the device was busy with it, and it had waited before.
-        outputs: each query's.
         others_s: seconds for which the other accepted batches will keep the worker.
     """
 

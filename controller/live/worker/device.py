@@ -56,11 +56,9 @@ class LocalDevice:
     """One device of one class, and the engines that are loaded in it.
 
     Args:
-        worker_id: its name in the cluster.
         device_class: its class, whose ``threads`` go to the engines.
         memory_bytes: budget that loaded variants, as measured, may fill.
         fetch: from an artifact's sha256 to a local file.
-        tasks: by name, for warm-up inputs.
         on_change: called when other variants are ready than before.
         cores: CPU cores that batches run on; empty for wherever the system puts them.
         sizes: device classes that it may be resized to.
@@ -139,7 +137,6 @@ class LocalDevice:
             batch_id: a number that no other batch on this device has.
             variant_id, inputs: the variant, and each query's tensors.
             callback: called with each query's outputs, or why there are none.
-            expected_s, patience_s: see ``BatchHandedIn``.
         """
         self._handed_in[batch_id] = inputs, callback
         self._handle(messages.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
@@ -177,7 +174,6 @@ class LocalDevice:
 
     @property
     def device_class(self) -> DeviceClass:
-        """Its class."""
         return self._sizes[self._machine.device_class]
 
     @property
@@ -215,7 +211,6 @@ class LocalDevice:
 
     @property
     def failed_loads(self) -> Mapping[str, str]:
-        """Why variants could not be loaded, by id."""
         return self._machine.failed_loads
 
     @property

@@ -41,12 +41,10 @@ class BusyMeter:
         self._since_s: float | None = None
 
     def start(self) -> None:
-        """A batch begins."""
         with self._lock:
             self._since_s = self._clock()
 
     def stop(self) -> None:
-        """It has ended."""
         with self._lock:
             if self._since_s is not None:
                 self._busy_s += self._clock() - self._since_s
@@ -76,8 +74,6 @@ class Batch:
     """Queries to run together.
 
     Attributes:
-        loaded: with what.
-        inputs: of each query.
         done: called on the event loop with the seconds it took and each query's outputs, or what
             went wrong.
     """
@@ -122,11 +118,9 @@ class BatchThread:
     """Runs batches and frees variants, first come first served.
 
     Args:
-        name: the device's, for the log.
         cores: CPU cores to keep to; empty for wherever the system puts it.
 
     Attributes:
-        busy: how busy it is with batches.
         running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
     """
 
@@ -196,7 +190,6 @@ class LoadThread:
     """Loads one variant at a time.
 
     Args:
-        name: the device's, for the log.
         load: reads a variant, builds its session for so many threads and warms it up.
     """
 
@@ -212,12 +205,10 @@ class LoadThread:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End after what was put before."""
         self._jobs.put(None)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes jobs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -110,17 +110,11 @@ class PoolWorker:
     """One device, reached from the gateways.
 
     Args:
-        worker_id: its name: the replica's id.
-        device_class_name: what it owns.
-        knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
         reread: reads the store anew, for versions registered or profiled since.
-        memory_bytes: what its variants may fill.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         max_batch: most items a batch may have.
-        successor: whose place it may be taking.
-        record: see ``LocalDevice``.
     """
 
     def __init__(
@@ -182,8 +176,6 @@ class PoolWorker:
 
         Args:
             variant_id, inputs: the variant, and each query's tensors.
-            expected_s, patience_s: see ``BatchHandedIn``.
-            worker_id: for the router alone.
         """
         del worker_id
         has_others = self._device.remaining_s() > 0.0

@@ -33,7 +33,6 @@ class Demand(NamedTuple):
 
     Attributes:
         capacity_per_s: what could be served of the same mix.
-        mean_per_s: what comes on average.
         busiest_per_s: what comes in the busiest stretch of five seconds, or as long as asked for.
     """
 
@@ -53,8 +52,6 @@ def demand_of(
     """What a world's own seed asks for, and what its devices could serve of that.
 
     Args:
-        file: the world.
-        stretch_s: length of the busiest stretch.
         only_possible: leave out queries that nothing answers in time every second time.
 
     Raises:

@@ -76,8 +76,6 @@ def capacity(
     makes room for more starts than the windows' work; each such time is allowed a batch's rest.
 
     Args:
-        world: faults and limits.
-        device: the class.
         residual_s: no batch has more work left than this, in expectation, whenever looked at.
         edges_s: of the windows, ascending; one more than there are windows.
     """

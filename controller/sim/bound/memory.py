@@ -33,8 +33,6 @@ class Stock(NamedTuple):
     """What a device class that is short of memory may hold.
 
     Attributes:
-        numbers: of the variants, by id.
-        workers: how many there are, always.
         sizes: a row a way to measure copies, see ``measures_of``: by variant, the share of a
             worker's memory that a copy takes.
         load_s: by variant: no load is done in less, seconds.
@@ -66,7 +64,6 @@ class Holdings(NamedTuple):
 
     Attributes:
         held: copies that are ready when it begins.
-        loaded: copies whose loads end in it.
     """
 
     held: IntArray
@@ -76,14 +73,7 @@ class Holdings(NamedTuple):
 def stock_of(
     world: World, device: DeviceSettings, useful: Sequence[PlacedVariant], residual_s: float
 ) -> Stock | None:
-    """A class's stock, if it is short of memory and always has the same workers; else None.
-
-    Args:
-        world: faults.
-        device: the class.
-        useful: what could serve there.
-        residual_s: see ``Stock``.
-    """
+    """A class's stock, if it is short of memory and always has the same workers; else None."""
     memory_bytes = int(device.memory_mib * MIB)
     needed_bytes = sum(variant.memory_bytes for variant in useful)
     if needed_bytes <= device.count * memory_bytes or not is_fixed(world, device):
@@ -198,11 +188,8 @@ def serve_from(
     variant and window: copies run one batch at a time.
 
     Args:
-        program: to add to.
         stocks: by number of the class.
-        served: by its variables.
         counts, came: by group: how many queries, and the window in which they come.
-        edges_s: of the windows.
     """
     by_variant: dict[tuple[int, int], list[Served]] = defaultdict(list)
     for each in served:

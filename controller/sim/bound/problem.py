@@ -59,9 +59,6 @@ class Lane(NamedTuple):
 
     Attributes:
         device: number of the class.
-        away_s: one way between client and device.
-        ready_s: nothing of use runs there before.
-        batches: that may serve it.
         variant: number of the variant in the class's stock, if the class has one; else None, and
             batches are any variant's.
     """
@@ -77,7 +74,6 @@ class Optimum(NamedTuple):
     """The program's solution.
 
     Attributes:
-        worth: of all that is served.
         is_scarce: by window: whether more device time would help, of some class.
     """
 
@@ -203,9 +199,7 @@ class Problem:
     """The queries to be served, and the windows of time that the bound looks at.
 
     Args:
-        world: devices, faults.
         arrivals: times by kind, ascending.
-        placed: what runs on the devices.
         stocks: of classes that are short of memory, by number; others, or none, are taken to hold
             all that could serve.
     """

@@ -25,7 +25,6 @@ class Flow(NamedTuple):
         device: number of the class.
         groups: numbers of the groups.
         windows: in which their batches start, one for each group.
-        offers: ways to serve them.
         kept_s: a query's share, at least, of the time that a worker is kept by its batch; see
             ``bound_capacity.hand_over``.
         variant: number of the variant in the class's stock, if the class is short of memory; else

@@ -21,7 +21,6 @@ class Offer(NamedTuple):
 
     Attributes:
         cost_s: the query's share of the batch's mean device time, seconds.
-        worth: what an attempt yields in expectation.
     """
 
     cost_s: float
@@ -32,10 +31,7 @@ class BatchFacts(NamedTuple):
     """A batch of one size of one placement.
 
     Attributes:
-        items: in the batch.
-        accuracy_percent: of the variant.
         mean_s: device time in expectation, undisturbed, seconds.
-        spread: its distribution.
     """
 
     items: int
@@ -48,8 +44,6 @@ class PlacedVariant(NamedTuple):
     """A variant on a device class that has room for it.
 
     Attributes:
-        variant_id: which.
-        memory_bytes: what it takes.
         load_s: seconds, at the usual speed.
         batches: of 1, 2, ... items.
     """
@@ -129,8 +123,6 @@ def offers_within(
     """The best ways to serve a query that has ``limit_s`` left when its batch starts.
 
     Args:
-        batches: of one device class, accurate enough.
-        items: of the query.
         limit_s: seconds.
         retried: a query may be run more than once: offers are per query in time, not per attempt.
         weighted: by accuracy; otherwise an answer in time is worth 1.
@@ -154,7 +146,6 @@ def least_kept_s(
     """A query's share, at least, of its batch's mean device time and way there and back, seconds.
 
     Args:
-        batches, items, limit_s: as for ``offers_within``.
         both_ways_s: seconds.
     """
     return min(

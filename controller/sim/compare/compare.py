@@ -30,7 +30,6 @@ class Scenario:
     """A world at a load.
 
     Attributes:
-        file: the world at that load.
         load: what the rates of the world's file were multiplied by.
         first_seed: what the first seed stands for, and so on: worlds that have random numbers of
             their own begin with their own seed.
@@ -50,11 +49,6 @@ def scenarios_of(
     files: Iterable[WorldFile], loads: Sequence[float] = (1.0,), *, own_seeds: bool = False
 ) -> list[Scenario]:
     """Every world at every load.
-
-    Args:
-        files: worlds.
-        loads: multiply the worlds' own ``load``.
-        own_seeds: seeds count from the worlds' own.
 
     Raises:
         InvalidInputError: two worlds of the same name, or the same load twice.
@@ -87,13 +81,9 @@ def compare(
     """Run every contender on every scenario and seed.
 
     Args:
-        scenarios: worlds at loads.
-        contenders: who is compared.
-        seeds: of the runs.
         folder: where finished runs are kept; runs found there are not made again unless their
             world, policies, or the code they ran through has changed. None: nowhere.
         processes: at once; 1 is this one.
-        bound: reckon what nobody can beat.
         only_table: return only the figures that ``comparison.table`` reads.
         home: of the store, for worlds with tasks from there.
         progress: called at the start, and after each run, with done, total and the run.

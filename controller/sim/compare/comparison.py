@@ -51,12 +51,7 @@ def document_of(
     seeds: Sequence[int],
     runs: Sequence[Run],
 ) -> dict[str, Any]:
-    """A comparison as plain data, fit for JSON.
-
-    Args:
-        scenarios, contenders, seeds: what was compared.
-        runs: as ``compare`` returns them.
-    """
+    """A comparison as plain data, fit for JSON."""
     return {
         "schema": SCHEMA,
         "seeds": list(seeds),

@@ -25,9 +25,7 @@ class Contender:
     """A set of policies under a name.
 
     Attributes:
-        name: for the table.
         policies: what the world's ``policies`` are overridden with; what is not named stays.
-        description, source: for people.
     """
 
     name: str

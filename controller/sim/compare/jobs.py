@@ -35,10 +35,7 @@ class Job:
     """A run to be made.
 
     Attributes:
-        scenario: its label.
         contender: who decides in it; ``BOUND`` for what nobody can beat.
-        file: the world, with the contender's policies.
-        seed: of the run.
     """
 
     scenario: str

@@ -66,12 +66,9 @@ def interval_chart(
     The first contender is orange, the others are teal.
 
     Args:
-        marks: the rows.
-        title: of the values.
         width_in: width of the picture, inches.
         bound: of the values; drawn as a line across.
         from_zero: the axis begins at 0.
-        number: formats a value.
     """
 
     def draw(figure: Any) -> None:
@@ -113,7 +110,6 @@ def margin_chart(margins: Mapping[str, Sequence[float]], near_points: float) -> 
     The axis is linear up to a point either side of zero, and logarithmic beyond.
 
     Args:
-        margins: by contender, points.
         near_points: a band either side of zero is shaded.
     """
 

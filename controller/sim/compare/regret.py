@@ -30,7 +30,6 @@ def regret_of(
 
     Args:
         scenarios: as in the document of a comparison, of two contenders or more.
-        features: of the worlds, by name.
 
     Returns:
         ``first``: the contender that ``summary``, ``causes`` and ``worlds`` are about; ``summary``:

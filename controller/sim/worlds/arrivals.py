@@ -53,7 +53,6 @@ class Recorded(NamedTuple):
 
     Attributes:
         scope: the task or narrower; None if the trace does not tell.
-        slo: the limits; its weight means nothing.
     """
 
     scope: str | None
@@ -82,7 +81,6 @@ class Arrivals(Section, ABC):
 
     Attributes:
         ends: the arrivals come to an end by themselves, so that the world needs no duration.
-        kind: the name of the kind.
     """
 
     ends: ClassVar[bool] = False
@@ -97,7 +95,6 @@ class Arrivals(Section, ABC):
 
         Args:
             folder: of the world file, for files that the settings name.
-            scale: multiplies the rate.
             rng: the stream of random numbers for these arrivals alone.
             until_s: later arrivals are not needed; some may come all the same.
 
@@ -116,7 +113,6 @@ class PoissonArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         return _renewal(_rate(self.rate_per_s, scale), 1.0, rng)
 
 
@@ -130,7 +126,6 @@ class GammaArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         return _renewal(_rate(self.rate_per_s, scale), self.cv, rng)
 
 
@@ -146,7 +141,6 @@ class BurstArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         if _rate(max(self.low_per_s, self.high_per_s), scale) <= 0.0:
             return iter(())
         return self._bursts(scale, rng, until_s)
@@ -174,7 +168,6 @@ class DiurnalArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         peak_per_s = _rate(self.mean_per_s * (1.0 + self.swing), scale)
         return _thinned(peak_per_s, lambda t_s: self._rate_per_s(t_s) * scale, rng, until_s)
 
@@ -197,7 +190,6 @@ class FlashCrowdArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         peak_per_s = _rate(max(self.peak_per_s, self.base_per_s), scale)
         return _thinned(peak_per_s, lambda t_s: self._rate_per_s(t_s) * scale, rng, until_s)
 
@@ -228,7 +220,6 @@ class TraceArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         if scale > MOST_COPIES:
             raise InvalidInputError.of("rate_scale times load", scale, f"at most {MOST_COPIES:g}")
         return _recorded(folder / self.path, self.from_s, scale, rng)
@@ -250,7 +241,6 @@ class RatesArrivals(Arrivals):
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
     ) -> Iterator[Arrival]:
-        """See ``Arrivals.arrivals``."""
         return self._arrivals(folder / self.path, scale, rng)
 
     def _arrivals(self, path: Path, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:

@@ -14,9 +14,6 @@ class Faults:
     """Plans a world's faults; failing loads are the cluster's own affair.
 
     Args:
-        faults: of the world.
-        cluster: the workers.
-        events: the clock.
         deliver: takes the batches that finished while their site was cut off.
     """
 
@@ -33,7 +30,6 @@ class Faults:
         self._deliver = deliver
 
     def plan(self) -> None:
-        """Let each fault happen at its time."""
         for fault in self._faults:
             if isinstance(fault, WorkerDies):
                 self._events.at(fault.at_s, self._die, fault)

@@ -23,13 +23,8 @@ def measurement(
     """What a world says of a placement at one batch; nobody measured it here.
 
     Args:
-        variant_id, device_class: the placement.
-        batch: items.
         quantiles_s: p50, p90, p99 of the whole batch, seconds.
-        memory_bytes: when loaded.
-        load_s: from disk to warm.
         size: numbers in an item; 0 where all items are alike.
-        is_typical: see ``Measurement``.
     """
     p50_s, p90_s, p99_s = quantiles_s
     return Measurement(

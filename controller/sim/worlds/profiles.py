@@ -50,8 +50,6 @@ class Fleet:
     """What can be served, on what.
 
     Attributes:
-        variants: by id.
-        device_classes: by name.
         measurements: what both the devices and the cost model are made of.
         sized: the same at all sizes of items, where sizes differ; see ``SizeModel``.
         facts: for the planner; memory is that of a batch of ``limits.max_batch``.
@@ -71,7 +69,6 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
     """Read every task's variants and profiles.
 
     Args:
-        file: the world.
         home: of the store, for tasks that come from there.
 
     Raises:

@@ -31,10 +31,6 @@ class Client(NamedTuple):
     """One kind of client of one stream.
 
     Attributes:
-        slo: its limits.
-        latency_s: from arrival to deadline.
-        site: where it is.
-        delay_s: one way to the gateway.
         limits: of its queries, as ``QueryView`` has them from the minimum accuracy on.
     """
 

@@ -99,7 +99,6 @@ class DrawnWorld(NamedTuple):
     """A random world.
 
     Attributes:
-        world: as from a file.
         features: what was drawn, by name, so that causes can be read off.
     """
 
@@ -154,10 +153,7 @@ def draw_world(
     """A random world; the same arguments give the same one.
 
     Args:
-        seed: of the set.
         number: of the world in the set, however many there are.
-        which: the set.
-        queries: that come, roughly.
         traces: recorded arrivals, of which pieces are drawn.
 
     Raises:
@@ -483,7 +479,6 @@ def _ways(task: _Document, devices: Sequence[_Document], network: _Document) -> 
 
 
 def _arrivals(draw: _Draw, rate_per_s: float, span_s: float, traces: Traces) -> _Document:
-    """A stream's arrivals, of that mean rate."""
     if traces and draw.happens(0.15):
         return _piece(draw, rate_per_s, span_s, traces)
     kind = draw.count(0, 4)

@@ -162,7 +162,6 @@ class TaskSettings(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks that this stands for."""
         if self.copies == 1:
             return (self.name,)
         width = len(str(self.copies - 1))

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from modelless.common.pages import count_of, details, figure, page, section, table
 from modelless.controller.sim.compare.pictures import STYLE, margin_chart
-from modelless.controller.usecases.comparison.page import contenders_section
-from modelless.controller.usecases.comparison.regret_figures import (
+from modelless.controller.usecases.comparison.figures import (
     CAUSE_HEADS,
     CONTENDER_HEADS,
     WORLD_HEADS,
@@ -18,6 +17,7 @@ from modelless.controller.usecases.comparison.regret_figures import (
     summary_rows,
     world_cells,
 )
+from modelless.controller.usecases.comparison.page import contenders_section
 
 _WORST: Final = 20
 """Worlds with all their features."""

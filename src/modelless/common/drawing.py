@@ -104,8 +104,6 @@ class Chart:
     """A picture that can be made.
 
     Attributes:
-        draw: draws it on a ``matplotlib.figure.Figure``.
-        inches: width and height.
         label: a description for readers who cannot see it.
     """
 
@@ -126,8 +124,6 @@ def render_svg(draw: Draw, inches: tuple[float, float], name: str, label: str) -
     """A picture as SVG whose colours are the page's.
 
     Args:
-        draw: draws it.
-        inches: width and height.
         name: begins every id in it, so that two pictures on a page do not mix up theirs.
         label: what it shows, for who cannot see it; text.
 
@@ -155,7 +151,6 @@ def plain_ticks(axis: Any, at: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
     """1, 2, 5, 10, ... written out on a logarithmic axis.
 
     Args:
-        axis: a ``matplotlib.axis.Axis``.
         at: the multiples of powers of ten that are marked.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -171,7 +166,6 @@ def name_points(figure: Any, axes: Any, points: Sequence[tuple[float, float, str
     A name that would lie on another goes higher.
 
     Args:
-        figure, axes: in which the points are.
         points: their place, in data, and name, from left to right.
     """
     figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
@@ -208,7 +202,6 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     Args:
         wanted: in ascending order.
         gap: between two names; less where they would not fit between ``low`` and ``high``.
-        low, high: the ends of the column.
     """
     if len(wanted) < 2:
         return [min(high, max(low, each)) for each in wanted]

@@ -38,7 +38,6 @@ def recommended_sample_size(
     Args:
         half_width_percent: half of the interval's width, in points.
         expected_percent: the accuracy that is expected; 50 needs most items.
-        confidence: of the interval.
 
     Raises:
         InvalidInputError: a value out of range.

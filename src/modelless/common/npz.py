@@ -36,7 +36,6 @@ def read_arrays(
 
     Args:
         file: its path, or the file itself, opened for reading.
-        most_bytes: larger ones, unpacked, are refused.
 
     Raises:
         NPZ_ERRORS: no such archive, too large, not what its headers say, or arrays of Python

@@ -114,7 +114,6 @@ def page(
 
     Args:
         content: HTML.
-        title, heading, lead, subtitle: text.
         style: CSS beside that of all reports.
     """
     return _PAGE.substitute(
@@ -138,8 +137,6 @@ def table(heads: Sequence[str], rows: Iterable[Cells], caption: str = "") -> str
     """A table; cells are HTML. The last cell of a short row takes the rest of the columns.
 
     Args:
-        heads: of the columns, text.
-        rows: of cells.
         caption: text that names it to a screen reader; its frame can then be scrolled by keyboard.
     """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)

@@ -36,7 +36,6 @@ class Plugins:
         """Declare a kind of object.
 
         Args:
-            kind: for the errors, such as ``maker``.
             built_in: by name, the object, or text ``module:attribute`` that is imported when asked
                 for.
             group: of the entry points; empty if packages offer none.

@@ -35,7 +35,6 @@ def problems(error: ValidationError, model: type[BaseModel] | None = None) -> st
     Of a field that may be one of several types it is one problem, with what each of them allows.
 
     Args:
-        error: what the validation raised.
         model: what was validated; then of a key that there is not, those that there are are told.
     """
     got: dict[str, str] = {}

@@ -33,7 +33,6 @@ def read_yaml(field: str, path: Path) -> Any:
 
     Args:
         field: what the file is, for errors: ``config``, ``recipe``, ``world``.
-        path: of the file.
 
     Raises:
         InvalidInputError: no such file, not YAML, too large, the same key twice.

@@ -140,8 +140,3 @@ def upgrade() -> None:
         _column("applied_at", _TIME),
         sa.PrimaryKeyConstraint("revision", name="pk_schema_versions"),
     )
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

@@ -10,8 +10,3 @@ down_revision = "0001"
 def upgrade() -> None:
     """Add the column, empty."""
     op.add_column("variants", sa.Column("graph_facts", sa.JSON(), nullable=True))
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

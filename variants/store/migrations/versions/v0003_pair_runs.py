@@ -36,8 +36,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_pair_runs"),
     )
     op.create_index("ix_pair_runs_fingerprint", "pair_runs", ["fingerprint"])
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

@@ -30,8 +30,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name="pk_version_lines"),
     )
     op.create_index("ix_version_lines_number", "version_lines", ["number"], unique=True)
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

@@ -10,8 +10,3 @@ down_revision = "0004"
 def upgrade() -> None:
     """Add the column; the tasks that are there answer with no texts."""
     op.add_column("tasks", sa.Column("decoding", sa.JSON(), nullable=True))
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

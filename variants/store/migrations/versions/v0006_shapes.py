@@ -19,8 +19,3 @@ def upgrade() -> None:
         )
         table.drop_constraint(f"uq_measurements_{'_'.join(_BEFORE)}", type_="unique")
         table.create_unique_constraint(f"uq_measurements_{'_'.join(_NOW)}", _NOW)
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

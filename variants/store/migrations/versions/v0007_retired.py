@@ -10,8 +10,3 @@ down_revision = "0006"
 def upgrade() -> None:
     """Add the column; whatever is there stays in service."""
     op.add_column("variants", sa.Column("retired_at", sa.DateTime(timezone=True), nullable=True))
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")

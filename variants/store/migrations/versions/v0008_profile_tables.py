@@ -22,8 +22,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name="pk_profile_tables"),
         sa.UniqueConstraint("sha256", name="uq_profile_tables_sha256"),
     )
-
-
-def downgrade() -> None:
-    """Not offered: a store is restored from a backup instead."""
-    raise NotImplementedError("a store cannot be taken back to an older schema")
