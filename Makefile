@@ -84,6 +84,7 @@ lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }
 	$(LOCK) --extra cpu --extra openvino --extra making --extra sklearn --extra parquet \
 		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
+	$(LOCK_WITH) --no-deps requirements/zoo.in --output-file requirements/zoo.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --constraint requirements/test.txt \
 		--output-file requirements/demo.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --extra postgresql --constraint requirements/test.txt \
@@ -114,7 +115,8 @@ $(DEMO_READY): $(CREATED) requirements/demo.txt pyproject.toml
 	$(INSTALL_MODELLESS)
 	@touch $@
 
-$(TEST_READY): $(CREATED) requirements/test.txt requirements/demo.txt pyproject.toml
+$(TEST_READY): $(CREATED) requirements/test.txt requirements/zoo.txt requirements/demo.txt pyproject.toml
 	$(INSTALL_LOCKED) requirements/test.txt
+	$(INSTALL_LOCKED) requirements/zoo.txt --no-deps
 	$(INSTALL_MODELLESS)
 	@touch $(DEMO_READY) $@
