@@ -87,11 +87,13 @@ def mlp_128() -> Any:
 @cache
 def _perceptron(units: int) -> Any:
     from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
 
     model = MLPClassifier(
         units, alpha=1.0, learning_rate_init=0.01, max_iter=1000, random_state=_SEED
     )
-    return model.fit(*_halves()[0])
+    with threadpool_limits(1):  # the products are so small that more threads only wait
+        return model.fit(*_halves()[0])
 
 
 def _halves() -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
