@@ -200,6 +200,8 @@ def _make(
             )
             family = make_family(registry, home_folder(home), order, on_progress)
             variants += [member.variant for member in family.members]
+            for name, why in family.left_out.items():
+                on_progress(Note(f"left out: {model.name}/{name}: {why}"))
     return tuple(variants)
 
 

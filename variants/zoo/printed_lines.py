@@ -16,16 +16,14 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, compose, helper, numpy_helper, parser
-from pydantic import Field
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.decoding import CHARACTERS, alphabet_of_metadata, with_blank
 from modelless.variants.graphs.canonical import read_model, write_model
 from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.graphs.opsets import at_least_opset
-from modelless.variants.graphs.weights import add_constant, constants, replace
+from modelless.variants.graphs.weights import constants, replace
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.makers.optimise import Optimise
 from modelless.variants.vocabulary import CtcDecoding, Model, Task, TensorSpec
 from modelless.variants.zoo.imagenet import class_names
@@ -35,12 +33,12 @@ HEIGHT_PX: Final = 48
 ALPHABET: Final = tuple(map(chr, range(ord(" "), ord("~") + 1)))
 _INSTALL: Final = "pip install --no-deps rapidocr==3.10.0 rapidocr-onnxruntime==1.4.4"
 _OPSET: Final = 17
-_NARROW: Final = f"{__name__}:Narrow"
 
-# Pixels as the networks were trained on them: blue first, -1 to 1, channels before rows.
+# Pixels as the networks were trained on them: blue first, -1 to 1, channels before rows. A share of
+# the width remains.
 _PREPROCESSING: Final = """
 <ir_version: 8, opset_import: ["": 17]>
-preprocessing (uint8[N, 48, W, 3] image) => (float[N, 3, 48, W] pixels) {
+preprocessing (uint8[N, 48, W, 3] image) => (float[N, 3, 48, V] pixels) {{
     real = Cast <to = 1> (image)
     half = Constant <value_float = 127.5> ()
     divided = Div (real, half)
@@ -48,8 +46,10 @@ preprocessing (uint8[N, 48, W, 3] image) => (float[N, 3, 48, W] pixels) {
     centred = Sub (divided, one)
     order = Constant <value_ints = [2, 1, 0]> ()
     turned = Gather <axis = 3> (centred, order)
-    pixels = Transpose <perm = [0, 3, 1, 2]> (turned)
-}
+    whole = Transpose <perm = [0, 3, 1, 2]> (turned)
+    scales = Constant <value_floats = [1.0, 1.0, 1.0, {share}]> ()
+    pixels = Resize <mode = "linear"> (whole, , scales)
+}}
 """
 
 
@@ -87,13 +87,7 @@ class PrintedLines(MadeEntry):
 
     name: ClassVar[str] = "printed-lines"
     summary: ClassVar[str] = "PP-OCR reads lines of any width; accuracy measured on rendered lines"
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "variants": {
-            "fp32": ["optimise"],
-            "fp32-narrow": [{_NARROW: {"share": 0.75}}, "optimise"],
-            "fp32-narrower": [{_NARROW: {"share": 0.5}}, "optimise"],
-        }
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {"variants": {"fp32": ["optimise"]}}
     items: int = 600
 
     @cached_property
@@ -121,8 +115,10 @@ class PrintedLines(MadeEntry):
                 missing = error
                 continue
             count += 1
-            model = Model(self.name, each.name, "pp-ocr", each.page, "Apache-2.0")
-            yield model, recogniser(path.read_bytes())
+            for share, suffix in ((1.0, ""), (0.8, "-narrow"), (0.65, "-narrower")):
+                name = f"{each.name}{suffix}"
+                model = Model(self.name, name, "pp-ocr", each.page, "Apache-2.0")
+                yield model, recogniser(path.read_bytes(), share)
         if missing is not None and not count:
             raise missing
 
@@ -133,8 +129,11 @@ class PrintedLines(MadeEntry):
             yield _render(rng, text), text
 
 
-def recogniser(onnx_bytes: bytes) -> bytes:
+def recogniser(onnx_bytes: bytes, share: float = 1.0) -> bytes:
     """A published recogniser with its preprocessing, which knows ASCII's characters alone.
+
+    Args:
+        share: of the line's width that the network sees; its cost falls with it.
 
     Raises:
         IntegrityError: its last layer is not what is to be cut.
@@ -147,7 +146,7 @@ def recogniser(onnx_bytes: bytes) -> bytes:
     _cut(model, classes)
     scores = model.graph.output[0]
     merged = compose.merge_models(
-        with_versions(parser.parse_model(_PREPROCESSING), model),
+        with_versions(parser.parse_model(_PREPROCESSING.format(share=share)), model),
         model,
         io_map=[("pixels", model.graph.input[0].name)],
     )
@@ -172,26 +171,6 @@ def _cut(model: ModelProto, classes: list[int]) -> None:
     for name in (product.input[1], added.input[1]):
         array = numpy_helper.to_array(held[name])
         replace(held[name], np.ascontiguousarray(array[..., classes]))
-
-
-class Narrow(Maker):
-    """Shrinks the line's width in front of the network, whose cost falls with it."""
-
-    name: ClassVar[str] = "narrow"
-    tools: ClassVar[tuple[str, ...]] = ("onnx",)
-
-    share: float = Field(gt=0.0, lt=1.0, description="of the width that remains")
-
-    def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
-        """See ``Maker.make``; the model is a ``recogniser``, as it comes."""
-        del calibration
-        for node in model.graph.node:
-            node.input[:] = ["narrow" if name == "pixels" else name for name in node.input]
-        scales = np.array([1.0, 1.0, 1.0, self.share], np.float32)
-        name = add_constant(model.graph, "narrow/scales", scales)
-        resize = helper.make_node("Resize", ["pixels", "", name], ["narrow"], mode="linear")
-        model.graph.node.append(resize)
-        return Made(model, (f"lines are shrunk to {self.share:.0%} of their width",))
 
 
 @cache
