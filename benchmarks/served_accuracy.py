@@ -2,7 +2,8 @@
 
     python benchmarks/served_accuracy.py --home HOME printed-lines voice-activity digits
 
-HOME must hold the entries, profiled, and serve them (``modelless zoo add``, ``profile``, ``up``).
+HOME must hold the entries, profiled, and serve them with ``serve_dominated: true`` (``modelless zoo
+add``, ``profile``, ``up --config``).
 Each variant is named by 2,000 queries whose items are drawn with another seed than those that its
 accuracy was measured on; of digits, which are few, the same ones come again.
 """
