@@ -27,9 +27,10 @@ TEST_READY := $(VENV)/.test-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL_LOCKED := $(PIP) install --quiet --require-hashes --only-binary :all: --requirement
 INSTALL_MODELLESS := $(PIP) install --quiet --no-build-isolation --no-deps --editable .
-LOCK := $(UV) --no-config pip compile --quiet --universal --python-version 3.11 \
+LOCK_ONLY := $(UV) --no-config pip compile --quiet --universal --python-version 3.11 \
 	--fork-strategy fewest --generate-hashes --only-binary :all: --no-emit-index-url \
-	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) pyproject.toml requirements/build.in
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+LOCK := $(LOCK_ONLY) pyproject.toml requirements/build.in
 
 unexport PYTHONPATH PYTHONHOME
 
@@ -84,6 +85,7 @@ lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }
 	$(LOCK) --extra cpu --extra openvino --extra making --extra sklearn --extra parquet \
 		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
+	$(LOCK_ONLY) --no-deps requirements/zoo.in --output-file requirements/zoo.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --constraint requirements/test.txt \
 		--output-file requirements/demo.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --extra postgresql --constraint requirements/test.txt \
@@ -114,7 +116,8 @@ $(DEMO_READY): $(CREATED) requirements/demo.txt pyproject.toml
 	$(INSTALL_MODELLESS)
 	@touch $@
 
-$(TEST_READY): $(CREATED) requirements/test.txt requirements/demo.txt pyproject.toml
+$(TEST_READY): $(CREATED) requirements/test.txt requirements/zoo.txt requirements/demo.txt pyproject.toml
 	$(INSTALL_LOCKED) requirements/test.txt
+	$(INSTALL_LOCKED) requirements/zoo.txt --no-deps
 	$(INSTALL_MODELLESS)
 	@touch $(DEMO_READY) $@

@@ -5,21 +5,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from sqlalchemy import select
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError, NotFoundError
-from modelless.controller.usecases.home import Home, open_home, variant_fields
+from modelless.controller.usecases.family import FamilyOrder, make_family
+from modelless.controller.usecases.home import Home, home_folder, open_home, variant_fields
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.variants import zoo
+from modelless.variants.conversion.converted import Source
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx
+from modelless.variants.making.recipe import parse_recipe
+from modelless.variants.metrics import find_metric
 from modelless.variants.registry.registry import Registry
+from modelless.variants.runtimes.engines import ENGINES, engine_status
 from modelless.variants.store import HistoryRow
-from modelless.variants.vocabulary import Provenance, Task, Variant
+from modelless.variants.validation import open_validation_set
+from modelless.variants.validation.inputs import held_out
+from modelless.variants.vocabulary import Precision, Provenance, Task, Variant
 
 KIND: Final = "zoo-added"
 """Kind of the history's entry that says an entry was added, and which variants it has."""
+
+_MOST_CALIBRATION: Final = 64
+"""Items that ranges of variants are measured on, where ``make`` makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,7 @@ def zoo_add(
     with open_home(home) as registry:
         for entry in entries:
             try:
-                results.append(_add(registry, entry, force, on_progress))
+                results.append(_add(registry, entry, force, home, on_progress))
             except KeyboardInterrupt:
                 count = len(registry.variants(entry.name))
                 kept = f"{count} variants are registered, each whole; add it again for the rest"
@@ -107,14 +119,39 @@ def zoo_add(
     return results
 
 
-def _add(registry: Registry, entry: zoo.ZooEntry, force: bool, on_progress: Progress) -> AddedEntry:
-    """Build all variants of an entry, then register them; nothing if they are there already."""
+def _add(
+    registry: Registry,
+    entry: zoo.ZooEntry | zoo.MadeEntry,
+    force: bool,
+    home: Home,
+    on_progress: Progress,
+) -> AddedEntry:
+    """Build or make all variants of an entry; nothing if they are there already."""
     if not force:
         known = _added_before(registry, entry.name)
         if known and all(_is_sound(registry, variant) for variant in known):
             return AddedEntry(entry.name, known, frozenset(), was_there=True)
     with registry.store.transaction():
         pass  # a store that cannot be written is told before the work
+
+    before = {v.id: v for v in registry.variants(entry.name, latest_only=False)}
+    if isinstance(entry, zoo.MadeEntry):
+        variants = _make(registry, entry, home, on_progress)
+    else:
+        variants = _build(registry, entry, before.values(), on_progress)
+    ids = [variant.id for variant in variants]
+    with registry.store.transaction() as session:
+        reason = "forced" if force else "asked for"
+        session.add(
+            HistoryRow(kind=KIND, subject=entry.name, reason=reason, details={"variants": ids})
+        )
+    return AddedEntry(entry.name, variants, frozenset(ids) - before.keys(), was_there=False)
+
+
+def _build(
+    registry: Registry, entry: zoo.ZooEntry, before: Iterable[Variant], on_progress: Progress
+) -> tuple[Variant, ...]:
+    """Build all variants of an entry, then register them."""
 
     def show(stage: str, done: int, total: int) -> None:
         on_progress(Step(f"adding {entry.name}", done, total, stage))
@@ -124,16 +161,46 @@ def _add(registry: Registry, entry: zoo.ZooEntry, force: bool, on_progress: Prog
     for one in entry.build(show):
         check_signature(inspect_onnx(one.onnx_bytes), task)
         built.append(one)
-    before = {v.id: v for v in registry.variants(task.name, latest_only=False)}
     registry.add_task(task)
-    variants = tuple(_register(registry, task, one, before.values()) for one in built)
-    ids = [variant.id for variant in variants]
-    with registry.store.transaction() as session:
-        reason = "forced" if force else "asked for"
-        session.add(
-            HistoryRow(kind=KIND, subject=entry.name, reason=reason, details={"variants": ids})
-        )
-    return AddedEntry(entry.name, variants, frozenset(ids) - before.keys(), was_there=False)
+    return tuple(_register(registry, task, one, before) for one in built)
+
+
+def _make(
+    registry: Registry, entry: zoo.MadeEntry, home: Home, on_progress: Progress
+) -> tuple[Variant, ...]:
+    """Make an entry's variants as ``modelless make`` does, for each engine that works here."""
+    task = entry.task
+    metric = find_metric(task.accuracy_metric, task)
+    on_cpus = [engine for engine in ENGINES if ENGINES[engine].device_kind == "cpu"]
+    engines = [engine for engine in on_cpus if engine_status(engine).available]
+    variants: list[Variant] = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{entry.name}-items"
+        on_progress(Note(f"{entry.name}: drawing {entry.items} items to measure accuracy on"))
+        entry.write_items(path, entry.items)
+        items = open_validation_set(path, task, metric.expects)
+        calibration, count = held_out(items, _MOST_CALIBRATION)
+        for model, onnx_bytes in entry.models():
+            check_signature(inspect_onnx(onnx_bytes), task)
+            order = FamilyOrder(
+                task=task,
+                model=model,
+                source=Source(f"zoo {entry.name}/{model.name}", onnx_bytes),
+                precision=Precision.FP32,
+                resolution_px=None,
+                recipe=parse_recipe(entry.recipe, f"zoo {entry.name}"),
+                engines=engines,
+                calibration=calibration,
+                items=items,
+                sample=count,
+                metric=metric,
+                available=count,
+            )
+            family = make_family(registry, home_folder(home), order, on_progress)
+            variants += [member.variant for member in family.members]
+            for name, why in family.left_out.items():
+                on_progress(Note(f"left out: {model.name}/{name}: {why}"))
+    return tuple(variants)
 
 
 def _added_before(registry: Registry, name: str) -> tuple[Variant, ...]:

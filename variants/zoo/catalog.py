@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from modelless.common.errors import EnvironmentUnfitError, NotFoundError
 from modelless.common.plugins import Plugins
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Task
+from modelless.variants.zoo.made import MadeEntry
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,7 +42,7 @@ class BuiltVariant:
 
 
 class ZooEntry(Protocol):
-    """One task whose models can be made on the spot."""
+    """One task whose variants the entry builds by itself; those of a ``MadeEntry`` are made."""
 
     @property
     def name(self) -> str:
@@ -76,13 +77,16 @@ ENTRIES: Final = Plugins(
     {
         "imagenet": "modelless.variants.zoo.imagenet:ImageNet",
         "fashion-mnist": "modelless.variants.zoo.fashion_mnist:FashionMnist",
+        "printed-lines": "modelless.variants.zoo.printed_lines:PrintedLines",
+        "voice-activity": "modelless.variants.zoo.voice_activity:VoiceActivity",
+        "digits": "modelless.variants.zoo.digits:Digits",
     },
     group="modelless.zoo",
 )
 """The class of each entry, by the task's name."""
 
 
-def find_entry(name: str) -> ZooEntry:
+def find_entry(name: str) -> ZooEntry | MadeEntry:
     """The entry called ``name``.
 
     Raises:
@@ -91,7 +95,7 @@ def find_entry(name: str) -> ZooEntry:
     """
     ENTRIES.check(name)
     try:
-        entry: ZooEntry = ENTRIES.find(name)()
+        entry: ZooEntry | MadeEntry = ENTRIES.find(name)()
     except NotFoundError as error:
         raise EnvironmentUnfitError(str(error)) from error
     return entry

@@ -201,4 +201,4 @@ def test_the_real_zoo_knows_its_names(run: Run) -> None:
     assert ran.code == 3
     assert "imagenet" in ran.err
     names = [row["name"] for row in run("zoo", "list", "--json").document["entries"]]
-    assert names == ["imagenet", "fashion-mnist"]
+    assert names == ["imagenet", "fashion-mnist", "printed-lines", "voice-activity", "digits"]
