@@ -196,6 +196,7 @@ def compare(
         random: draw so many worlds instead, and tell how much the first contender loses in each
             against the best other; see ``random_worlds``.
         random_seed, random_set: of the worlds; the set is ``develop`` or ``judge``.
+        queries: of a random world, roughly.
         traces: files of recorded arrivals, of which some random worlds have pieces.
         keep_worlds: write the random worlds to this folder, for ``simulate``.
         policies: the contenders, the reference first: systems such as ``infaas``, selection
@@ -209,6 +210,7 @@ def compare(
         processes: runs at once. A script that asks for several needs the usual guard,
             ``if __name__ == "__main__":``, because each process imports the script.
         home: of the store, for worlds with tasks from there; see ``home_folder``.
+        on_progress: receives the progress.
 
     Raises:
         InvalidInputError: a world or a contender does not fit; both worlds and ``random``, or
