@@ -147,9 +147,10 @@ def _read_call(
     scope: Scope,
     slos: Mapping[str, Mapping[str, Any]],
     time_left_s: float | None,
+    take: Callable[[int], None] = lambda _: None,
 ) -> _Read:
-    """Read the message of a query for ``scope``."""
-    request = message.parse(limits, said.parameters, slos, time_left_s)
+    """Read the message of a query for ``scope``; ``take`` is for what it is unpacked."""
+    request = message.parse(limits, said.parameters, slos, time_left_s, take)
     check_outputs(request, scope.task)
     return _Read(request, *check_inputs(scope.task, request.tensors), render_infer_call)
 
@@ -376,7 +377,7 @@ class V2Frontend:
         ):
             return self._enter(found, scope, call.arrival_s, key, respond, read())
         enter = partial(self._enter, found, scope, call.arrival_s, key)
-        return self._set_aside(read, enter, respond, room)
+        return self._set_aside(partial(read, room.take), enter, respond, room)
 
     def _find_served(self, found: Route, key: Key | None) -> Scope:
         """Return what a query names, if it can be served."""
