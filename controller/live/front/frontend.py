@@ -15,6 +15,7 @@ from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
 from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.grpc_calls import (
+    INFER,
     Call,
     message_encoding,
     method_of,
@@ -60,6 +61,7 @@ from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
+from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
@@ -258,6 +260,7 @@ class V2Frontend:
         self._desk = desk
         self._aside = Aside()
         self._read_aside: dict[int, _ReadAside] = {}
+        self._kept_answers = KeptAnswers(clock)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -276,7 +279,15 @@ class V2Frontend:
             found = route(method, path)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
-                return self._infer(found, headers, body, arrival_s, respond, key)
+                return self._kept_answers.once(
+                    headers,
+                    _owner(key),
+                    (path, len(body)),
+                    respond,
+                    lambda respond: _answer_errors(
+                        lambda: self._infer(found, headers, body, arrival_s, respond, key), respond
+                    ),
+                )
             if found.endpoint is Endpoint.FEEDBACK:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
@@ -296,7 +307,16 @@ class V2Frontend:
             endpoint = method_of(call.path)
             key = self._access.check(endpoint, call.headers)
             if endpoint is Endpoint.INFER:
-                return self._infer_call(call, respond, key)
+                # (The metadata of a stream is of all its queries.)
+                return self._kept_answers.once(
+                    call.headers if call.path == INFER else [],
+                    _owner(key),
+                    (call.path, len(call.message)),
+                    respond,
+                    lambda respond: _answer_errors(
+                        lambda: self._infer_call(call, respond, key), respond
+                    ),
+                )
             found = route_call(endpoint, call.message)
             reply = self._describe(found, "POST", call.path, key)
             respond(translate_description(endpoint, reply))
@@ -305,7 +325,12 @@ class V2Frontend:
         return _answer_errors(answer, respond)
 
     def on_abandoned(self, number: int) -> None:
-        """Cancel a request whose client closed its connection."""
+        """Cancel a request whose client closed its connection.
+
+        A query with an idempotency key runs on once it runs: its client may ask again.
+        """
+        if not self._kept_answers.may_cancel(number, is_running=self._is_running(number)):
+            return
         if number < 0:
             self._aside.cancel(number)
             found = self._read_aside.pop(number, None)
@@ -318,6 +343,14 @@ class V2Frontend:
                 return
         if self._close(number) is not None:
             self.decide(QueryCancelled(number))
+
+    def _is_running(self, number: int) -> bool:
+        """Whether a device runs the query of a number that ``on_request`` returned."""
+        while number < 0:
+            found = self._read_aside.get(number)
+            number = found.query_id if found is not None else 0
+        receipt = self._dispatcher.receipt(number) if number else None
+        return receipt is not None and receipt.outcome == "running"
 
     def take_replies(self) -> dict[int, int]:
         """Return how many replies had each HTTP status since the last call."""
