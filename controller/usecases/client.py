@@ -14,7 +14,8 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
@@ -280,9 +281,10 @@ class _Attempts:
         query: the query.
         timeout_s: for all attempts.
         retries: how often it may be sent again.
+        key: its idempotency key, if it may be.
     """
 
-    def __init__(self, query: EncodedQuery, timeout_s: float, retries: int) -> None:
+    def __init__(self, query: EncodedQuery, timeout_s: float, retries: int, key: str) -> None:
         self._retries = retries
         self._began_s = time.monotonic()
         self._end_s = self._began_s + timeout_s
@@ -290,7 +292,7 @@ class _Attempts:
         self._pause_s = 0.0
         self.headers = dict(query.headers)
         if retries:
-            self.headers[IDEMPOTENCY_KEY] = secrets.token_hex(16)
+            self.headers[IDEMPOTENCY_KEY] = key
 
     @property
     def left_s(self) -> float:
@@ -339,6 +341,24 @@ class _Server:
         self.host, self.port = _split(self.url)
         secret = key or os.environ.get(KEY_VARIABLE)
         self.headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        self._prefixes = [secrets.token_hex(8)]
+
+    @contextmanager
+    def key(self) -> Iterator[str]:
+        """Yield an idempotency key for one query.
+
+        The keys of queries that follow one another begin alike up to the dot, and so go to one
+        gateway, whose model has just run; those of queries at the same time go to any.
+        """
+        try:
+            prefix = self._prefixes.pop()
+        except IndexError:
+            yield secrets.token_hex(24)
+            return
+        try:
+            yield f"{prefix}.{secrets.token_hex(16)}"
+        finally:
+            self._prefixes.append(prefix)
 
     def unavailable(self, error: Exception) -> UnavailableError:
         """Return the error for a connection that broke, or that there is none to."""
@@ -445,23 +465,24 @@ class Client:
 
     def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        attempts = _Attempts(query, self._timeout_s, self._retries)
-        while True:
-            try:
-                status, headers, body = self._exchange(
-                    "POST", query.path, attempts.headers, query.body, attempts.left_s
-                )
-            except UnavailableError:
-                wait_s = attempts.wait_s()
-                if wait_s is None:
-                    raise
-            else:
-                reply = decode_infer(status, headers, body)
-                wait_s = attempts.wait_after_s(reply)
-                if wait_s is None:
-                    return attempts.timed(reply)
-            if wait_s:
-                time.sleep(wait_s)
+        with self._server.key() as key:
+            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+            while True:
+                try:
+                    status, headers, body = self._exchange(
+                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    )
+                except UnavailableError:
+                    wait_s = attempts.wait_s()
+                    if wait_s is None:
+                        raise
+                else:
+                    reply = decode_infer(status, headers, body)
+                    wait_s = attempts.wait_after_s(reply)
+                    if wait_s is None:
+                        return attempts.timed(reply)
+                if wait_s:
+                    time.sleep(wait_s)
 
     def get(self, path: str) -> Any:
         """The JSON document at ``path``.
@@ -566,22 +587,23 @@ class AsyncClient:
 
     async def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        attempts = _Attempts(query, self._timeout_s, self._retries)
-        while True:
-            try:
-                status, headers, body = await self._exchange(
-                    "POST", query.path, attempts.headers, query.body, attempts.left_s
-                )
-            except UnavailableError:
-                wait_s = attempts.wait_s()
-                if wait_s is None:
-                    raise
-            else:
-                reply = decode_infer(status, headers, body)
-                wait_s = attempts.wait_after_s(reply)
-                if wait_s is None:
-                    return attempts.timed(reply)
-            await asyncio.sleep(wait_s)
+        with self._server.key() as key:
+            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+            while True:
+                try:
+                    status, headers, body = await self._exchange(
+                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    )
+                except UnavailableError:
+                    wait_s = attempts.wait_s()
+                    if wait_s is None:
+                        raise
+                else:
+                    reply = decode_infer(status, headers, body)
+                    wait_s = attempts.wait_after_s(reply)
+                    if wait_s is None:
+                        return attempts.timed(reply)
+                await asyncio.sleep(wait_s)
 
     async def get(self, path: str) -> Any:
         """The JSON document at ``path``; see ``Client.get``."""

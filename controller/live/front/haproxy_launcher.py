@@ -16,8 +16,8 @@ supervision, reloads and health checks work as ever):
 - While the first gateway has nothing to do it gets the next query; only then do the others share by
   least connections. A model that has just run answers sooner than one that slept (4.1 against 5.2
   ms, measured), so a trickle of queries should not be spread.
-- Queries that have an idempotency key go to the gateway that the key's hash names, so that one that
-  is sent again finds the answer of the first, even if HAProxy itself was replaced meanwhile.
+- Queries that have an idempotency key go to the gateway that a hash of the key names, up to its
+  first dot: one that is sent again finds the answer of the first, even if HAProxy was replaced.
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
@@ -63,7 +63,7 @@ _SERVER = re.compile(
 _DOOR = re.compile(r"(\s*)server\s+(\S+)\s+unix@")
 _ANY_SERVER = re.compile(r"^([ \t]*)(?:use-)?server ", re.MULTILINE)
 _OF_BACKEND = re.compile(r"^([ \t]*)server\s+(\S+)\s(?!.*\bbackup\b)", re.MULTILINE)
-_HASH_OF_KEY = "req.fhdr(idempotency-key),crc32(1)"
+_HASH_OF_KEY = "req.fhdr(idempotency-key),field(1,.),crc32(1)"
 _ANY_BIND = re.compile(r"^\s*bind .*\n", re.MULTILINE)
 _ADMIN = re.compile(r"^(\s*stats socket )\S+( .*\bexpose-fd listeners.*)$", re.MULTILINE)
 _APPLICATION = re.compile(r"^backend http-", re.MULTILINE)

@@ -100,7 +100,8 @@ def test_queries_of_a_key_go_to_one_server_before_any_other_rule():
         names = [f"SERVE_REPLICA_a-Gateway-{letter * 8}" for letter in "ab"]
         rules = [line.strip() for line in lines if "use-server" in line]
         assert rules[:2] == [
-            f"use-server {name} if {{ req.fhdr(idempotency-key),crc32(1),mod(2) eq {number} }}"
+            f"use-server {name} if "
+            f"{{ req.fhdr(idempotency-key),field(1,.),crc32(1),mod(2) eq {number} }}"
             for number, name in enumerate(names)
         ]
         assert len(lines) == len(text.splitlines()) + 2

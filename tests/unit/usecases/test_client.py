@@ -33,6 +33,7 @@ from modelless.controller.usecases.client import (
     Client,
     EncodedQuery,
     InferReply,
+    _Server,
     decode_infer,
     encode_infer,
     read_class,
@@ -304,6 +305,17 @@ def test_a_connection_is_used_again_from_any_thread() -> None:
             thread.join(30.0)
         assert len(client._idle) == 1
     assert len(server.seen) == 8
+
+
+def test_keys_of_queries_that_follow_one_another_begin_alike() -> None:
+    server = _Server("http://127.0.0.1:1", None, None)
+    keys = []
+    for _ in range(2):
+        with server.key() as first, server.key() as second:
+            keys += [first, second]
+    assert len(set(keys)) == 4
+    one, other, again, _ = (key.partition(".")[0] for key in keys)
+    assert one == again != other
 
 
 @pytest.mark.parametrize("datatype", [*NUMBERS, "BYTES"])
