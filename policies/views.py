@@ -47,6 +47,7 @@ class QueryView(NamedTuple):
         size: numbers in one item's inputs together, as ``round_size`` rounds them, where the task
             leaves sizes free; else 0. Queries of equal ``batch_key`` have equal sizes. Estimates
             that a policy is given are for the size of the queries that it is given.
+        request_id, traceparent: the client's names for it, for people; empty if there is none.
     """
 
     query_id: int
@@ -63,6 +64,8 @@ class QueryView(NamedTuple):
     demoted: bool = False
     has_default_deadline: bool = False
     size: int = 0
+    request_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,12 @@ from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
 from modelless.controller.api.openapi import openapi
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
-from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
+from modelless.controller.api.v2_headers import (
+    REQUEST_ID,
+    RequestHeaders,
+    decode_body,
+    read_headers,
+)
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
@@ -166,16 +171,22 @@ class _Open:
     owner: str  # the tenant of the key; empty where there are no keys
 
 
-def _answer_errors(answer: Callable[[], int | None], respond: Respond) -> int | None:
+def _answer_errors(
+    answer: Callable[[], int | None], respond: Respond, headers: Headers
+) -> int | None:
     """Return what ``answer`` returns; if it raises an error, respond with that and return None."""
     try:
         return answer()
     except ModellessError as error:
         respond(render_error(error))
     except Exception as error:
-        logger.exception("a request could not be answered")
+        logger.exception("request %s could not be answered", _request_id(headers))
         respond(render_error(error))
     return None
+
+
+def _request_id(headers: Headers) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == REQUEST_ID), "")
 
 
 def _owner(key: Key | None) -> str:
@@ -285,7 +296,9 @@ class V2Frontend:
                     (path, len(body)),
                     respond,
                     lambda respond: _answer_errors(
-                        lambda: self._infer(found, headers, body, arrival_s, respond, key), respond
+                        lambda: self._infer(found, headers, body, arrival_s, respond, key),
+                        respond,
+                        headers,
                     ),
                 )
             if found.endpoint is Endpoint.FEEDBACK:
@@ -298,7 +311,7 @@ class V2Frontend:
                 respond(self._describe(found, method, path, key))
             return None
 
-        return _answer_errors(answer, respond)
+        return _answer_errors(answer, respond, headers)
 
     def on_call(self, call: Call, respond: Respond) -> int | None:
         """Answer one gRPC call; see ``calls.Frontend``."""
@@ -314,7 +327,7 @@ class V2Frontend:
                     (call.path, len(call.message)),
                     respond,
                     lambda respond: _answer_errors(
-                        lambda: self._infer_call(call, respond, key), respond
+                        lambda: self._infer_call(call, respond, key), respond, call.headers
                     ),
                 )
             found = route_call(endpoint, call.message)
@@ -322,7 +335,7 @@ class V2Frontend:
             respond(translate_description(endpoint, reply))
             return None
 
-        return _answer_errors(answer, respond)
+        return _answer_errors(answer, respond, call.headers)
 
     def on_abandoned(self, number: int) -> None:
         """Cancel a request whose client closed its connection.
@@ -381,8 +394,8 @@ class V2Frontend:
             and json_bytes <= self.limits.small_json_bytes
             and len(body) <= self.limits.small_body_bytes
         ):
-            return self._enter(found, scope, arrival_s, key, respond, read())
-        enter = partial(self._enter, found, scope, arrival_s, key)
+            return self._enter(found, said, scope, arrival_s, key, respond, read())
+        enter = partial(self._enter, found, said, scope, arrival_s, key)
         return self._set_aside(read, enter, respond, room)
 
     def _infer_call(self, call: Call, respond: Respond, key: Key | None) -> int:
@@ -408,8 +421,8 @@ class V2Frontend:
             message.structure_bytes <= self.limits.small_message_bytes
             and len(call.message) <= self.limits.small_body_bytes
         ):
-            return self._enter(found, scope, call.arrival_s, key, respond, read())
-        enter = partial(self._enter, found, scope, call.arrival_s, key)
+            return self._enter(found, said, scope, call.arrival_s, key, respond, read())
+        enter = partial(self._enter, found, said, scope, call.arrival_s, key)
         return self._set_aside(partial(read, room.take), enter, respond, room)
 
     def _find_served(self, found: Route, key: Key | None) -> Scope:
@@ -474,6 +487,7 @@ class V2Frontend:
     def _enter(
         self,
         found: Route,
+        said: RequestHeaders,
         scope: Scope,
         arrival_s: float,
         key: Key | None,
@@ -501,6 +515,8 @@ class V2Frontend:
             serve_late=slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
             size=item_size(scope.task, read.tensors),
+            request_id=said.request_id,
+            traceparent=said.traceparent,
         )
         self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
         try:
@@ -722,12 +738,13 @@ class V2Frontend:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"
 
     def _refuse(self, effect: Refuse) -> None:
+        receipt = self._dispatcher.receipt(effect.query_id)
         if effect.reason is Reason.POLICY_FAILED:
-            logger.error("query %d: %s", effect.query_id, effect.message)
+            request_id = receipt.query.request_id if receipt is not None else ""
+            logger.error("query %d, request %s: %s", effect.query_id, request_id, effect.message)
         found = self._close(effect.query_id)
         if found is not None:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
             found.respond(render_error(error_of(effect), receipt_id))
-        receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

@@ -273,3 +273,19 @@ def test_what_tenants_spend_is_summed_and_kept_for_the_day(tmp_path: Path) -> No
     assert TenantTotals(tmp_path, 11 * day).of_others("x") == {}
     totals.add("a", {"shop": TenantUse(1.0, 0, 0.25)}, 1.0, 11 * day)
     assert totals.of_others("a")["shop"].cost_usd == 0.25
+
+
+def test_a_receipt_names_the_request_and_its_trace(run: Callable[..., None]) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    sent = {"x-request-id": "r-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+
+    async def test(front: Front) -> None:
+        for headers, is_own in ((sent, True), ({"x-request-id": "not plain"}, False)):
+            answer = await front.send("POST", INFER, query(), headers)
+            path = f"/modelless/receipts/{answer.document['parameters']['receipt_id']}"
+            receipt = (await front.send("GET", path, headers=SOCKET)).document
+            assert receipt["request_id"] == answer.headers["x-request-id"]
+            assert (receipt["request_id"] == "r-1") is is_own
+            assert receipt.get("trace_id") == (trace if is_own else None)
+
+    run(test, keys=False)
