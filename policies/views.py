@@ -352,6 +352,7 @@ class ClusterView:
         open_queries: queries that wait or run now, by scope.
         pools: pools of workers and their bounds.
         missed_per_s: queries refused or answered late, a second, since the last view.
+        pinned: scopes that operators pinned: the core loads a variant of each, and evicts none.
     """
 
     now_s: float
@@ -364,6 +365,7 @@ class ClusterView:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     missed_per_s: float = 0.0
+    pinned: tuple[str, ...] = ()
 
     def count_instances(self) -> Counter[Placement]:
         """Returns the number of loaded or loading instances by placement."""

@@ -221,6 +221,7 @@ _ENTRIES: Final = _object(
     "feedback",
 )
 
+_PINNED: Final = _object({"name": _TEXT, "pinned": _FLAG}, "name", "pinned")
 _READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
 
 _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
@@ -335,6 +336,10 @@ def openapi() -> Reply:
     }
     index = _operation("/v2/repository/index", "The names that clients can ask for", _INDEX)
     paths["/v2/repository/index"] = {"post": index}
+    for change, summary in (("load", "For operators: pin"), ("unload", "For operators: unpin")):
+        path = f"/v2/repository/models/{{name}}/{change}"
+        operation = _operation(path, summary, _PINNED, 404)
+        paths[path] = {"post": operation, "parameters": _path_parameters(path)}
     feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
     feedback["requestBody"] = {"required": True, "content": _content(_ENTRIES)}
     paths["/modelless/feedback"] = {"post": feedback}

@@ -22,6 +22,7 @@ from modelless.controller.api.grpc_calls import (
     render_infer_call,
     route_call,
     translate_description,
+    without_message,
 )
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
@@ -219,6 +220,7 @@ class V2Frontend:
         check_health: raises an error if the process cannot serve any more.
         budget: of the memory for bodies.
         access: who may do what; None: everybody may do everything.
+        pin: pins a scope or unpins it, and answers; None: nobody can.
 
     Attributes:
         replies: how many replies had each HTTP status, since the gateway's last report.
@@ -244,7 +246,9 @@ class V2Frontend:
         check_health: Callable[[], None],
         budget: BodyBudget | None = None,
         access: Access | None = None,
+        pin: Callable[[str, bool, str, Respond], None] | None = None,
     ) -> None:
+        self._set_pin = pin
         self.limits = limits
         self._access = access or Access(Settings())
         self.budget = budget or BodyBudget(limits.max_body_bytes)
@@ -305,6 +309,8 @@ class V2Frontend:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
                 respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
+            elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
+                self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
             else:
@@ -331,6 +337,9 @@ class V2Frontend:
                     ),
                 )
             found = route_call(endpoint, call.message)
+            if endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
+                self._pin(found, key, lambda reply: respond(without_message(reply)))
+                return None
             reply = self._describe(found, "POST", call.path, key)
             respond(translate_description(endpoint, reply))
             return None
@@ -618,6 +627,13 @@ class V2Frontend:
         narrowed = scope.name.count("/") == 2
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
+
+    def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
+        scope = self._resolve(found, key)
+        if self._set_pin is None:
+            raise NoSuchPathError(b"pins")
+        by = f"key {key.key_id}" if key is not None else "operators' port"
+        self._set_pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
 
     def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
         return {name: each for name, each in tasks.items() if self._access.sees(name, key)}

@@ -71,6 +71,8 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", "/v2/repository/index"): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
+        ("POST", f"/v2/repository/models/{TASK.name}/load"): {"operator", "admin"},
+        ("POST", f"/v2/repository/models/{TASK.name}/mean/small/unload"): {"operator", "admin"},
     }
 
     async def test(front: Front) -> None:
@@ -84,6 +86,15 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
                     assert answer.status == (403 if name else 401), (path, name, answer)
                     assert ("www-authenticate" in answer.headers) == (not name)
         assert (await front.send("GET", STATUS, headers=OPERATOR)).status == 200
+        by = [f"key {KEYS[name][0].key_id}" for name in ("operator", "admin")]
+        assert front.pins == [
+            *((TASK.name, True, each) for each in by),
+            *((f"{TASK.name}/mean/small", False, each) for each in by),
+        ]
+        path = f"/v2/repository/models/{TASK.name}/load"
+        assert (await front.send("POST", path, headers=OPERATOR)).status == 401
+        unknown = await front.send("POST", "/v2/repository/models/x/load", b"", bearer("admin"))
+        assert (unknown.status, len(front.pins)) == (404, 4)
 
     run(test)
 
