@@ -47,6 +47,7 @@ class QueryView(NamedTuple):
         size: numbers in one item's inputs together, as ``round_size`` rounds them, where the task
             leaves sizes free; else 0. Queries of equal ``batch_key`` have equal sizes. Estimates
             that a policy is given are for the size of the queries that it is given.
+        request_id, traceparent: the client's names for it, for people; empty if there is none.
     """
 
     query_id: int
@@ -63,6 +64,8 @@ class QueryView(NamedTuple):
     demoted: bool = False
     has_default_deadline: bool = False
     size: int = 0
+    request_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -349,6 +352,7 @@ class ClusterView:
         open_queries: queries that wait or run now, by scope.
         pools: pools of workers and their bounds.
         missed_per_s: queries refused or answered late, a second, since the last view.
+        pinned: scopes that operators pinned: the core loads a variant of each, and evicts none.
     """
 
     now_s: float
@@ -361,6 +365,7 @@ class ClusterView:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     missed_per_s: float = 0.0
+    pinned: tuple[str, ...] = ()
 
     def count_instances(self) -> Counter[Placement]:
         """Returns the number of loaded or loading instances by placement."""

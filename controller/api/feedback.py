@@ -26,7 +26,7 @@ from modelless.variants.signature import MAX_ITEMS
 from modelless.variants.vocabulary import Task
 
 MOST_AT_ONCE: Final = 1000
-_RECEIPT: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}-[1-9][0-9]{0,17}(\.[0-9a-f]{24})?")
+RECEIPT: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}-[1-9][0-9]{0,17}(\.[0-9a-f]{24})?")
 
 
 class Feedback(NamedTuple):
@@ -58,7 +58,7 @@ class _Entry(BaseModel):
     @field_validator("receipt_id", mode="after")
     @classmethod
     def _is_a_receipt(cls, receipt_id: str) -> str:
-        if not _RECEIPT.fullmatch(receipt_id):
+        if not RECEIPT.fullmatch(receipt_id):
             raise ValueError("allowed: a reply's parameters.receipt_id, such as k2j5h8-17.5e0c9a")
         return receipt_id
 

@@ -42,6 +42,8 @@ _METHODS: Final[Mapping[bytes, Endpoint]] = {
     b"ModelInfer": Endpoint.INFER,
     b"ModelStreamInfer": Endpoint.INFER,
     b"RepositoryIndex": Endpoint.REPOSITORY_INDEX,
+    b"RepositoryModelLoad": Endpoint.LOAD,
+    b"RepositoryModelUnload": Endpoint.UNLOAD,
 }
 _NAMED: Final = {
     Endpoint.MODEL_READY,
@@ -126,6 +128,8 @@ def route_call(endpoint: Endpoint, message: memoryview) -> Route:
     Raises:
         InvalidInputError: the message is malformed.
     """
+    if endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
+        return Route(endpoint, messages.read_name(message)[1] or "")  # after the repository's
     return Route(endpoint, *messages.read_name(message)) if endpoint in _NAMED else Route(endpoint)
 
 
@@ -213,6 +217,11 @@ def _write_description(endpoint: Endpoint, document: Any) -> bytes:
 def translate_description(endpoint: Endpoint, reply: Reply) -> Reply:
     """Return a JSON reply as one whose body is a message; "not ready" has the status 200, too."""
     return Reply(200, _write_description(endpoint, json.loads(reply.body)), [_CONTENT])
+
+
+def without_message(reply: Reply) -> Reply:
+    """Return the reply to a call as one whose message is empty, unless it is an error."""
+    return Reply(200, b"", [_CONTENT]) if reply.status == 200 else reply
 
 
 def render_infer_call(

@@ -8,7 +8,7 @@ and https://github.com/kserve/open-inference-protocol (specification/protocol/).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -113,15 +113,18 @@ class InferMessage:
         header_parameters: Mapping[str, Any],
         slos: Mapping[str, Mapping[str, Any]],
         time_left_s: float | None,
+        take: Callable[[int], None] = lambda _: None,
     ) -> InferRequest:
         """Read the request.
 
         Args:
             limits, header_parameters, slos: as of ``parse_infer``.
             time_left_s: seconds until the call's own deadline; None if it has none.
+            take: sets memory aside for a tensor that is larger than its bytes; may raise.
 
         Raises:
             InvalidInputError: anything malformed, contradictory or unknown; it names the field.
+            PayloadTooLargeError: typed contents become a tensor of more bytes than a body may have.
             DeadlineExceededError: the call's deadline has passed.
         """
         if time_left_s is not None and time_left_s <= 0.0:
@@ -143,7 +146,7 @@ class InferMessage:
         }
         if self.request_id:
             document["id"] = self.request_id
-        source = _MessageTensors(contents, self._raw, limits)
+        source = _MessageTensors(contents, self._raw, limits, take)
         request = read_document(
             document, source.read, limits, header_parameters, slos, binary_default=True
         )
@@ -157,8 +160,13 @@ class _MessageTensors:
     """The inputs of a message: all raw, or each in its own typed contents."""
 
     def __init__(
-        self, contents: Sequence[memoryview], raw: Sequence[memoryview], limits: Limits
+        self,
+        contents: Sequence[memoryview],
+        raw: Sequence[memoryview],
+        limits: Limits,
+        take: Callable[[int], None],
     ) -> None:
+        self._take = take
         self._contents = contents
         self._raw = raw
         self._limits = limits
@@ -175,7 +183,8 @@ class _MessageTensors:
         index, self._next = self._next, self._next + 1
         typed = self._contents[index]
         if not self._raw:
-            return _read_contents(f"{field}.contents", typed, datatype, shape, count, self._limits)
+            field += ".contents"
+            return _read_contents(field, typed, datatype, shape, count, self._limits, self._take)
         field = f"raw_input_contents[{index}]"
         if typed:
             raise invalid(field, Words("both raw and typed contents"), "one of them")
@@ -250,7 +259,13 @@ def _read_parameter(path: str, message: memoryview) -> bool | int | float | str:
 
 
 def _read_contents(
-    path: str, message: memoryview, datatype: str, shape: list[int], count: int, limits: Limits
+    path: str,
+    message: memoryview,
+    datatype: str,
+    shape: list[int],
+    count: int,
+    limits: Limits,
+    take: Callable[[int], None],
 ) -> NDArray[Any]:
     """Return the tensor in an InferTensorContents."""
     number = _CONTENTS.get(datatype)
@@ -281,7 +296,10 @@ def _read_contents(
     if is_fixed:
         check_size(path, len(data), datatype, shape, count)
         return from_binary(path, data, 0, len(data), datatype, shape)
-    return pb.read_integers(path, data, NUMBERS[datatype], count).reshape(shape)
+    dtype = NUMBERS[datatype]
+    limits.check_body_bytes(count * dtype.itemsize)  # of one byte each in the message, maybe
+    take(count * dtype.itemsize)
+    return pb.read_integers(path, data, dtype, count).reshape(shape)
 
 
 def _joined(parts: list[memoryview]) -> memoryview:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 import modelless
+from modelless.controller.api.feedback import MOST_AT_ONCE, RECEIPT
 from modelless.controller.api.quotes import PLACEMENT_FIELDS
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
@@ -16,7 +17,8 @@ from modelless.controller.api.v2_headers import (
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
 from modelless.controller.api.v2_request import EXPLAIN_PARAMETER, PROTOCOL_PARAMETERS
-from modelless.controller.api.v2_tensors import DATATYPES
+from modelless.controller.api.v2_tensors import BF16, DATATYPES
+from modelless.variants.signature import MAX_ITEMS
 from modelless.variants.vocabulary import WHEN_LATE
 
 _Schema = Mapping[str, Any]
@@ -26,11 +28,19 @@ _NUMBER: Final[_Schema] = {"type": "number"}
 _FLAG: Final[_Schema] = {"type": "boolean"}
 _COUNT: Final[_Schema] = {"type": "integer", "minimum": 0}
 _SHORT: Final[_Schema] = {"type": "string", "minLength": 1, "maxLength": 256}
-_NAME: Final[_Schema] = {
-    "type": "string",
-    "pattern": r"^[a-z0-9][a-z0-9._-]{0,63}$",
-    "not": {"pattern": r"\.\."},
+_PLAIN: Final = "[a-z0-9][a-z0-9._-]{0,63}"
+_NO_DOTS: Final = {"pattern": r"\.\."}
+_NAME: Final[_Schema] = {"type": "string", "pattern": f"^{_PLAIN}$", "not": _NO_DOTS}
+_PARTS: Final[Mapping[str, _Schema]] = {
+    "name": {
+        "type": "string",
+        "description": "A task, `task/model` or `task/model/variant`, which may have `@version`",
+        "pattern": rf"^{_PLAIN}(/{_PLAIN}(/{_PLAIN}(@[1-9][0-9]{{0,5}})?)?)?$",
+        "not": _NO_DOTS,
+    },
+    "receipt_id": {"type": "string", "pattern": f"^{RECEIPT.pattern}$"},
 }
+"""The parts of paths that clients fill in."""
 
 _LIMITS: Final[Mapping[str, _Schema]] = {
     "latency_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
@@ -92,14 +102,14 @@ _QUERY: Final = _object(
             _object(
                 {
                     "name": _SHORT,
-                    "datatype": {"enum": list(DATATYPES)},
+                    "datatype": {"enum": [each for each in DATATYPES if each != BF16]},
                     "shape": _SHAPE,
-                    "data": _optional(_list({})),
+                    "data": _list({}),
                     "parameters": _optional(
-                        _object({"binary_data_size": _optional(_COUNT), "content_type": {}})
+                        _object({"binary_data_size": {"type": "null"}, "content_type": {}})
                     ),
                 },
-                "name", "datatype", "shape",
+                "name", "datatype", "shape", "data",
             ),
             minItems=1,
             maxItems=DEFAULT_LIMITS.max_tensors,
@@ -225,6 +235,27 @@ _QUOTE: Final = _object(
     "task", "feasible", "probability",
 )  # fmt: skip
 
+
+def _told(name: str, value: _Schema) -> _Schema:
+    """Return an entry of feedback: one value, or one for each item of the query."""
+    other = "label" if name == "correct" else "correct"
+    values = {"anyOf": [value, _list(value, maxItems=MAX_ITEMS)]}
+    entry = {"receipt_id": _PARTS["receipt_id"], name: values, other: {"type": "null"}}
+    return _object(entry, "receipt_id", name)
+
+
+_ENTRIES: Final = _object(
+    {
+        "feedback": _list(
+            {"anyOf": [_told("correct", _FLAG), _told("label", {"type": ["integer", "string"]})]},
+            minItems=1,
+            maxItems=MOST_AT_ONCE,
+        )
+    },
+    "feedback",
+)
+
+_PINNED: Final = _object({"name": _TEXT, "pinned": _FLAG}, "name", "pinned")
 _READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
 
 _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
@@ -305,8 +336,8 @@ def _operation(path: str, summary: str, answer: _Schema, *errors: int) -> dict[s
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _TEXT}
-        for name in ("name", "receipt_id")
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in _PARTS.items()
         if f"{{{name}}}" in path
     ]
 
@@ -339,8 +370,12 @@ def openapi() -> Reply:
     }
     index = _operation("/v2/repository/index", "The names that clients can ask for", _INDEX)
     paths["/v2/repository/index"] = {"post": index}
+    for change, summary in (("load", "For operators: pin"), ("unload", "For operators: unpin")):
+        path = f"/v2/repository/models/{{name}}/{change}"
+        operation = _operation(path, summary, _PINNED, 404)
+        paths[path] = {"post": operation, "parameters": _path_parameters(path)}
     feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
-    feedback["requestBody"] = {"required": True, "content": _content({})}
+    feedback["requestBody"] = {"required": True, "content": _content(_ENTRIES)}
     paths["/modelless/feedback"] = {"post": feedback}
     quote = _operation("/modelless/quote", "What a query would get now", _QUOTE, 404)
     quote["requestBody"] = {"required": True, "content": _content(_ASKED)}

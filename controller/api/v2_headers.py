@@ -23,6 +23,8 @@ from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority", "when_late")
 """The parameters of a request that set its SLO; each may come as a header instead."""
 
+REQUEST_ID = b"x-request-id"
+
 TENANT_PARAMETER = "tenant"
 
 SLO_NAME_PARAMETER = "slo"
@@ -40,6 +42,8 @@ _PIECE_BYTES = 1 << 16
 _JSON_LENGTH = b"inference-header-content-length"
 _ENCODING = b"content-encoding"
 _BODY_LENGTH = b"content-length"
+_TRACE = b"traceparent"
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
 _LENGTH = re.compile(rb"[0-9]{1,12}")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
@@ -54,12 +58,16 @@ class RequestHeaders:
         json_length: bytes of the body's JSON part; None if all of the body is JSON.
         content_encoding: how the body is compressed; None if it is not.
         parameters: request parameters given as ``x-modelless-...`` headers, by parameter name.
+        request_id: of ``X-Request-Id``; empty if there is none.
+        traceparent: of W3C's trace context; empty if there is none, or it is malformed.
     """
 
     body_length: int | None = None
     json_length: int | None = None
     content_encoding: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    traceparent: str = ""
 
 
 def read_headers(
@@ -76,6 +84,7 @@ def read_headers(
     json_length: int | None = None
     encoding: str | None = None
     parameters: dict[str, Any] = {}
+    request_id = traceparent = ""
     for name, value in headers:
         if name == _JSON_LENGTH:
             length = _read_length(name, value)
@@ -89,6 +98,10 @@ def read_headers(
             if encoding is not None:
                 raise UnsupportedEncodingError("content-encoding: given twice; allowed: one.")
             encoding = value.decode("latin-1").strip().lower()
+        elif name == REQUEST_ID:
+            request_id = value.decode("latin-1")
+        elif name == _TRACE:
+            traceparent = value[:55].decode() if _TRACEPARENT.fullmatch(value) else ""
         elif name.startswith(_PREFIX):
             parameter = SLO_HEADERS.get(name)
             if parameter is None:
@@ -98,7 +111,7 @@ def read_headers(
                 raise _contradiction(name.decode(), parameters[parameter], found)
     if encoding in ("", "identity"):
         encoding = None
-    return RequestHeaders(body_length, json_length, encoding, parameters)
+    return RequestHeaders(body_length, json_length, encoding, parameters, request_id, traceparent)
 
 
 def decode_body(

@@ -8,7 +8,8 @@ from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
-_QUERIES = (b"/v2/models/", b"/inference.GRPCInferenceService/Model")
+_SERVICE = b"/inference.GRPCInferenceService/"
+_QUERIES = (b"/v2/models/", _SERVICE + b"ModelInfer", _SERVICE + b"ModelStreamInfer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ EXTENSIONS = (
     "binary_tensor_data",
     "classification",
     "model_configuration",
+    "model_repository",
     "parameters",
     "statistics",
 )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_errors import MethodNotAllowedError, invalid
+from modelless.controller.api.v2_headers import REQUEST_ID
 from modelless.controller.api.v2_request import InferRequest, RequestedOutput
 from modelless.controller.api.v2_tensors import BYTES, datatype_of, to_binary, to_json
 
@@ -34,7 +35,6 @@ REPLY_PARAMETERS: Mapping[str, str] = {
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
 
-REQUEST_ID = b"x-request-id"
 _PLAIN_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 RECEIPT_HEADER = b"modelless-receipt-id"
@@ -242,12 +242,15 @@ class RequestIds:
         self._last = 0
 
     def of(self, headers: Headers) -> bytes:
-        """Return the request's ``X-Request-Id`` if it is a plain one, or else a new id."""
+        """Return the request's ``X-Request-Id`` if it is a plain one; else put a new one there."""
         for name, value in headers:
             if name == REQUEST_ID and _PLAIN_ID.fullmatch(value):
                 return value
         self._last += 1
-        return b"%b-%x" % (self._prefix, self._last)
+        made = b"%b-%x" % (self._prefix, self._last)
+        headers[:] = [pair for pair in headers if pair[0] != REQUEST_ID]
+        headers.append((REQUEST_ID, made))
+        return made
 
 
 def _refuse_non_finite(described: list[dict[str, Any]]) -> None:

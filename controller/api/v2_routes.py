@@ -24,6 +24,8 @@ class Endpoint(StrEnum):
     STATISTICS = "statistics"
     INFER = "infer"
     REPOSITORY_INDEX = "repository_index"
+    LOAD = "load"
+    UNLOAD = "unload"
     OPENAPI = "openapi"
     FEEDBACK = "feedback"
     QUOTE = "quote"
@@ -72,6 +74,8 @@ _ACTIONS = {
     "config": (Endpoint.MODEL_CONFIG, _GET),
     "stats": (Endpoint.STATISTICS, _GET),
 }
+_REPOSITORY = "v2/repository/models/"
+_CHANGES = {"load": Endpoint.LOAD, "unload": Endpoint.UNLOAD}
 _RECEIPTS = "modelless/receipts/"
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
@@ -109,6 +113,11 @@ def _route(method: str, raw_path: bytes | str) -> Route:
         if not segments:
             return _NOT_FOUND
         name = "/".join(segments)
+    elif path.startswith(_REPOSITORY) and path.rpartition("/")[2] in _CHANGES:
+        name, _, change = path.removeprefix(_REPOSITORY).rpartition("/")
+        if not name:
+            return _NOT_FOUND
+        endpoint, methods = _CHANGES[change], _POST
     else:
         return _NOT_FOUND
     if method not in methods:

@@ -24,6 +24,7 @@ from modelless.controller.control.messages import (
     MemberReport,
     MemberReported,
     NoteHistory,
+    PinsChanged,
     PlanEffect,
     ScalePool,
     Tick,
@@ -51,7 +52,7 @@ from modelless.controller.device.messages import (
 from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.policies.scopes import in_scope
-from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
+from modelless.policies.views import ClusterView, Demand, Instance, Pool, VariantFacts
 from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.vocabulary import DeviceClass
 
@@ -114,6 +115,7 @@ class Control:
         self._device_classes: Mapping[str, DeviceClass] = {}
         self._current: tuple[VariantFacts, ...] = ()
         self._service = Service()
+        self._pins: tuple[str, ...] = ()
         self._epoch_offset_s = 0.0
         self._slowdowns = NeighbourSlowdowns(Slowdowns(), ())
         self._pools = PoolTracker(pools, workers, times.cooldown_s, start_weight)
@@ -126,6 +128,7 @@ class Control:
             MemberLeft: self._on_goodbye,
             FactsChanged: self._on_facts,
             VersionsChanged: self._on_versions,
+            PinsChanged: self._on_pins,
             Tick: self._on_tick,
         }
 
@@ -244,6 +247,11 @@ class Control:
         self._current = self._service.current_of(self._facts)
         return []
 
+    def _on_pins(self, event: PinsChanged, now_s: float) -> list[ControlEffect]:
+        self._pins = event.scopes
+        early_s = max(now_s, self._ticked_s + self._times.early_tick_s)
+        return [WakeAt(early_s)] if self._members else []
+
     def _on_tick(self, event: Tick, now_s: float) -> list[ControlEffect]:
         del event
         effects: list[ControlEffect] = [*self._forget_silent(now_s)]
@@ -325,6 +333,10 @@ class Control:
         unmet = {**report.unmet, **{s: max(report.unmet.get(s, 0), n) for s, n in waits.items()}}
         return replace(report, kinds=kinds, unmet=unmet)
 
+    def _with_pin(self, instance: Instance) -> Instance:
+        is_pinned = any(in_scope(instance.variant_id, scope) for scope in self._pins)
+        return replace(instance, pinned=True) if is_pinned else instance
+
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}
         unmet: dict[str, float] = {}
@@ -340,6 +352,7 @@ class Control:
                     slowdowns=self._slowdowns.slowdowns(report, reports),
                     pool=report.pool,
                     unmet=report.unmet_accuracy_percent,
+                    instances=tuple(map(self._with_pin, report.state.instances)),
                 )
                 workers.append(self._service.pin_versions(state))
             demands += demands_of(report.kinds, report.interval_s)
@@ -359,6 +372,7 @@ class Control:
             open_queries,
             self._pools.pools,
             missed_per_s,
+            self._pins,
         )
 
 

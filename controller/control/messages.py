@@ -170,11 +170,17 @@ class VersionsChanged(NamedTuple):
     epoch_s: float
 
 
+class PinsChanged(NamedTuple):
+    """Operators pinned scopes, or unpinned some; these are all that are pinned now."""
+
+    scopes: tuple[str, ...]
+
+
 class Tick(NamedTuple):
     """The time for a decision has come; see ``WakeAt``."""
 
 
-ControlEvent = MemberReported | MemberLeft | FactsChanged | VersionsChanged | Tick
+ControlEvent = MemberReported | MemberLeft | FactsChanged | VersionsChanged | PinsChanged | Tick
 
 # Effects that the planner returns: what is loaded where, and how many workers there are.
 

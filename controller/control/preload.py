@@ -1,4 +1,4 @@
-"""Loads before any query comes: of what an operator names, or of what the last run served most.
+"""Loads before any query comes: of what an operator names or pins, or the last run served most.
 
 A scaling policy around another one: it wants what is still to be preloaded before all else. It
 gives each scope up once a worker holds it, or after ``most_s`` seconds.
@@ -29,10 +29,13 @@ class Preloading(ScalingPolicy):
         self._scopes = list(dict.fromkeys(scopes))
         self._most_s = most_s
         self._end_s: float | None = None
+        self._pinned: tuple[str, ...] = ()
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         targets = self.policy.targets(view, forecast_per_s)
-        if self._end_s is None:
+        self._scopes += [scope for scope in view.pinned if scope not in self._pinned]
+        if self._end_s is None or view.pinned != self._pinned:
+            self._pinned = view.pinned
             self._end_s = view.now_s + self._most_s
         if view.now_s >= self._end_s:
             self._scopes = []

@@ -121,6 +121,10 @@ class Receipt:
             "attempts": self.attempts,
             "rebinds": self.rebinds,
         }
+        if query.request_id:
+            out["request_id"] = query.request_id
+        if query.traceparent:
+            out["trace_id"] = query.traceparent.split("-")[1]
         if self.problem:
             out["problem"] = self.problem
         if self.candidates is not None:

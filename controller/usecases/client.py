@@ -1,4 +1,4 @@
-"""A client of a running modelless: the Open Inference Protocol v2 over the standard library's HTTP.
+"""Clients of a running modelless: the Open Inference Protocol v2 over HTTP.
 
 ``encode_infer`` and ``decode_infer`` are pure: a load generator encodes its queries beforehand and
 reads the replies by other means.
@@ -6,14 +6,18 @@ reads the replies by other means.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
+import random
+import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -29,8 +33,19 @@ from modelless.common.errors import (
     UnavailableError,
 )
 from modelless.controller.api.keys import ForbiddenError, UnauthorizedError
-from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
-from modelless.controller.api.v2_tensors import NUMBERS, datatype_of, to_binary
+from modelless.controller.api.v2_errors import (
+    LengthRequiredError,
+    PayloadTooLargeError,
+    TooSlowError,
+    UnsupportedEncodingError,
+)
+from modelless.controller.api.v2_tensors import (
+    BYTES,
+    NUMBERS,
+    datatype_of,
+    from_binary,
+    to_binary,
+)
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.home import Home, home_folder
 from modelless.variants.vocabulary import SLO
@@ -38,14 +53,27 @@ from modelless.variants.vocabulary import SLO
 KEY_VARIABLE: Final = "MODELLESS_KEY"
 """The environment variable with the key that requests bear."""
 
-JSON_LENGTH = "inference-header-content-length"
+JSON_LENGTH: Final = "inference-header-content-length"
+LATENCY: Final = "x-modelless-latency-ms"
+IDEMPOTENCY_KEY: Final = "idempotency-key"
 
+_FIRST_PAUSE_S: Final = 0.1
 _ERRORS: Final = (
     *(InvalidInputError, NotFoundError, PayloadTooLargeError, UnsupportedEncodingError),
     *(InfeasibleError, OverloadedError, UnavailableError, DeadlineExceededError),
-    *(UnauthorizedError, ForbiddenError),
+    *(UnauthorizedError, ForbiddenError, LengthRequiredError, TooSlowError),
 )
 _BY_STATUS: Final = {error.http_status: error for error in _ERRORS}
+
+
+class Limits(TypedDict, total=False):
+    """The limits of a query, each as of ``SLO``."""
+
+    latency_ms: float | None
+    min_accuracy: float | None
+    max_cost_usd: float | None
+    priority: int
+    when_late: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +101,12 @@ class InferReply:
 
     Attributes:
         status: of HTTP; 200 for an answer.
-        parameters: of the reply: variant, accuracy, latencies, ...; a refusal has only
-            ``receipt_id``.
+        parameters: of the reply: variant, accuracy, latencies, ...; of a refusal or an error its
+            ``code``, and ``field``, ``hint``, ``request_id``, ``receipt_id`` if they are known.
+        tensors: outputs by name.
         classes: for outputs asked for as classes: for each item (score, index, label), best first.
         error: the server's message; empty with an answer.
+        retry_after_s: when trying again makes sense; None if unknown or never.
         latency_ms: until the end of the reply, by the client's clock; 0 if it is not timed.
     """
 
@@ -85,6 +115,7 @@ class InferReply:
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     classes: Mapping[str, Sequence[Sequence[tuple[float, int, str]]]] = field(default_factory=dict)
     error: str = ""
+    retry_after_s: float | None = None
     latency_ms: float = 0.0
 
     @property
@@ -92,16 +123,21 @@ class InferReply:
         """Whether it holds an answer, not a refusal or an error."""
         return self.status == 200
 
-    def raise_for_status(self) -> None:
-        """Raise the error that the status stands for, in the server's words; nothing if it is 200.
+    def raise_for_status(self) -> InferReply:
+        """Return the reply if it is an answer; else raise the error that its status stands for.
 
         Raises:
             InfeasibleError: nothing meets the limits.
             OverloadedError, DeadlineExceededError, UnavailableError: it may succeed later.
             InvalidInputError, NotFoundError: the query is wrong.
+            UnauthorizedError, ForbiddenError: the key is not enough.
         """
-        if not self.is_answer:
-            raise error_of(self.status, self.error)
+        if self.is_answer:
+            return self
+        error = error_of(self.status, self.error)
+        error.retry_after_s = self.retry_after_s
+        error.field, error.hint = self.parameters.get("field", ""), self.parameters.get("hint", "")
+        raise error
 
 
 def encode_infer(
@@ -111,8 +147,9 @@ def encode_infer(
     *,
     classes: Mapping[str, int] | None = None,
     query_id: str | None = None,
+    names: Mapping[str, str | None] | None = None,
 ) -> EncodedQuery:
-    """A query with its tensors as binary data.
+    """A query with its tensors as binary data. Its deadline is a header, which may be replaced.
 
     Args:
         name: a task, ``task/model`` or ``task/model/variant``.
@@ -120,9 +157,17 @@ def encode_infer(
         slo: the limits; none if None.
         classes: outputs wanted as that many likeliest classes; all outputs as binary tensors if
             None.
+        query_id: comes back with the reply.
+        names: the parameters ``slo`` and ``tenant``.
+
+    Raises:
+        InvalidInputError: the protocol has no such dtype.
     """
     described, chunks = [], []
     for input_name, array in inputs.items():
+        array = np.asarray(array)
+        if datatype_of(array) is None:
+            raise InvalidInputError.of(f"inputs.{input_name}: dtype", array.dtype.name, _DTYPES)
         raw = np.asarray(to_binary(array))
         described.append(
             {
@@ -136,7 +181,14 @@ def encode_infer(
     document: dict[str, Any] = {"inputs": described}
     if query_id is not None:
         document["id"] = query_id
-    parameters: dict[str, Any] = {**parameters_of(slo or SLO())}
+    slo = slo or SLO()
+    parameters: dict[str, Any] = parameters_of(slo)
+    latency_ms = parameters.pop("latency_ms", None)
+    if slo.priority:
+        parameters["priority"] = slo.priority
+    if slo.when_late:
+        parameters["when_late"] = slo.when_late
+    parameters |= {key: value for key, value in (names or {}).items() if value is not None}
     if classes is None:
         parameters["binary_data_output"] = True
     else:
@@ -153,48 +205,62 @@ def encode_infer(
         JSON_LENGTH: str(len(head)),
         "content-length": str(len(body)),
     }
+    if latency_ms is not None:
+        headers[LATENCY] = repr(float(latency_ms))
     return EncodedQuery(f"/v2/models/{quote(name)}/infer", headers, body)
 
 
-def decode_infer(status: int, json_length: int | None, body: bytes) -> InferReply:
+_DTYPES: Final = f"{', '.join(str(dtype) for dtype in NUMBERS.values())}, bytes or text"
+
+
+def decode_infer(status: int, headers: Mapping[str, str], body: bytes) -> InferReply:
     """Read a reply.
 
     Args:
         status: of HTTP.
-        json_length: the header ``Inference-Header-Content-Length``; None if there is none.
+        headers: of HTTP; names in lower case, or a mapping to which their case is the same.
+        body: all of it.
 
     Raises:
         InvalidInputError: it is not a reply of this protocol.
     """
     try:
-        document = json.loads(body[:json_length])
+        offset = int(headers.get(JSON_LENGTH, len(body)))
+        document = json.loads(body[:offset])
         if status != 200:
-            told = {key: document[key] for key in ("receipt_id",) if key in document}
-            return InferReply(status, told, error=str(document["error"]))
+            error = str(document.pop("error"))
+            return InferReply(status, document, error=error, retry_after_s=_retry_after_s(headers))
         tensors: dict[str, NDArray[Any]] = {}
         classes: dict[str, list[list[tuple[float, int, str]]]] = {}
-        offset = len(body) if json_length is None else json_length
         for output in document["outputs"]:
             name, shape, datatype = output["name"], output["shape"], output["datatype"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is not None:
                 if offset + size > len(body):
                     raise ValueError("the body is shorter than it says")
-                dtype = NUMBERS[datatype]
-                array = np.frombuffer(body, dtype, size // dtype.itemsize, offset)
-                tensors[name] = array.reshape(shape)
+                if datatype not in NUMBERS and datatype != BYTES:
+                    raise ValueError(f"datatype {datatype!r}")
+                tensors[name] = from_binary(name, body, offset, size, datatype, shape)
                 offset += size
-            elif datatype == "BYTES":
+            elif datatype == BYTES:
                 found = [read_class(text) for text in output["data"]]
                 width = shape[-1]
                 classes[name] = [found[i : i + width] for i in range(0, len(found), width)]
             else:
                 tensors[name] = np.array(output["data"], NUMBERS[datatype]).reshape(shape)
         return InferReply(status, document.get("parameters", {}), tensors, classes)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise InvalidInputError.of(
             f"reply with status {status}", body[:80], "a reply of the protocol v2", str(error)
         ) from error
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name, "")
+        if text.isdecimal():
+            return int(text) * unit_s
+    return None
 
 
 def read_class(text: str) -> tuple[float, int, str]:
@@ -203,12 +269,130 @@ def read_class(text: str) -> tuple[float, int, str]:
     return float(score), int(index), label[0] if label else ""
 
 
+class _Attempts:
+    """Decides whether a query is sent again, when, and with which headers.
+
+    It is if its connection broke, or if nothing listened, or if the server refused it and said when
+    to try again; each time with the same idempotency key and with what is left of its deadline.
+
+    Args:
+        query: the query.
+        timeout_s: for all attempts.
+        retries: how often it may be sent again.
+        key: its idempotency key, if it may be.
+    """
+
+    def __init__(self, query: EncodedQuery, timeout_s: float, retries: int, key: str) -> None:
+        self._retries = retries
+        self._began_s = time.monotonic()
+        self._end_s = self._began_s + timeout_s
+        self._latency_s = float(query.headers.get(LATENCY, "inf")) / 1e3
+        self._pause_s = 0.0
+        self.headers = dict(query.headers)
+        if retries:
+            self.headers[IDEMPOTENCY_KEY] = key
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for the reply; a little at least."""
+        return max(self._end_s - time.monotonic(), 1e-3)
+
+    def wait_s(self, retry_after_s: float | None = None) -> float | None:
+        """Return how long to wait before the query is sent again; None if it is not.
+
+        Args:
+            retry_after_s: by the server's word; None: there was no reply.
+        """
+        wait_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads retries)
+        if retry_after_s is not None:
+            wait_s = max(wait_s, retry_after_s)
+        at_s = time.monotonic() + wait_s
+        latency_s = self._latency_s - (at_s - self._began_s)
+        if not self._retries or at_s >= self._end_s or latency_s <= 0.0:
+            return None
+        self._retries -= 1
+        self._pause_s = 2.0 * self._pause_s or _FIRST_PAUSE_S
+        if LATENCY in self.headers:
+            self.headers[LATENCY] = repr(latency_s * 1e3)
+        return wait_s
+
+    def wait_after_s(self, reply: InferReply) -> float | None:
+        """Return as ``wait_s`` does, after a reply."""
+        if reply.status not in (429, 503) or reply.retry_after_s is None:
+            return None
+        return self.wait_s(reply.retry_after_s)
+
+    def timed(self, reply: InferReply) -> InferReply:
+        """Return the reply with the time that it took, of all attempts."""
+        return replace(reply, latency_ms=(time.monotonic() - self._began_s) * 1e3)
+
+
+class _Server:
+    """The address of a server, and what every request to it has.
+
+    Args:
+        url, key, home: as of ``Client``.
+    """
+
+    def __init__(self, url: str | None, key: str | None, home: Home) -> None:
+        self.url = find_url(home, url)
+        self.host, self.port = _split(self.url)
+        secret = key or os.environ.get(KEY_VARIABLE)
+        self.headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        self._prefixes = [secrets.token_hex(8)]
+
+    @contextmanager
+    def key(self) -> Iterator[str]:
+        """Yield an idempotency key for one query.
+
+        The keys of queries that follow one another begin alike up to the dot, and so go to one
+        gateway, whose model has just run; those of queries at the same time go to any.
+        """
+        try:
+            prefix = self._prefixes.pop()
+        except IndexError:
+            yield secrets.token_hex(24)
+            return
+        try:
+            yield f"{prefix}.{secrets.token_hex(16)}"
+        finally:
+            self._prefixes.append(prefix)
+
+    def unavailable(self, error: Exception) -> UnavailableError:
+        """Return the error for a connection that broke, or that there is none to."""
+        reason = getattr(error, "strerror", None) or repr(error)
+        return UnavailableError(
+            f"{self.url} does not answer ({reason}); 'modelless status' says what is up"
+        )
+
+    def too_late(self, timeout_s: float) -> DeadlineExceededError:
+        """Return the error for a reply that did not come in time."""
+        return DeadlineExceededError(f"{self.url} did not answer within {timeout_s:g} s")
+
+    def read_json(self, path: str, status: int, body: bytes) -> Any:
+        """Return the document of a reply; raises as ``Client.get`` does."""
+        url = f"{self.url}{path}"
+        try:
+            document = json.loads(body)
+        except ValueError:
+            raise UnavailableError(
+                f"{url} answers {status} and no JSON: is that modelless?"
+            ) from None
+        if status != 200:
+            words = document.get("error", "") if isinstance(document, dict) else ""
+            raise error_of(status, str(words) or f"{url} answers {status}")
+        return document
+
+
 class Client:
-    """A keep-alive connection to a running modelless; a context manager.
+    """Connections to a running modelless, kept open; a context manager, for any number of threads.
 
     Args:
         url: ``http://host:port``; default: the modelless that runs from ``home``.
-        timeout_s: for connecting and for each reply.
+        timeout_s: for each reply, with all attempts.
+        retries: how often a query is sent again, if its connection broke or the server said when to
+            try again. Its deadline holds for all attempts. Each query has an idempotency key, so
+            that none is run twice (see the protocol's docs); without retries it has none.
         key: to send with each request; default: $MODELLESS_KEY.
         home: see ``home_folder``.
 
@@ -228,99 +412,220 @@ class Client:
         url: str | None = None,
         timeout_s: float = 30.0,
         *,
+        retries: int = 5,
         key: str | None = None,
         home: Home = None,
     ) -> None:
-        found = find_url(home, url)
-        host, port = _split(found)
-        is_tls = found.startswith("https:")
-        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=timeout_s)
-        secret = key or os.environ.get(KEY_VARIABLE)
-        self._headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        self._server = _Server(url, key, home)
+        self._timeout_s, self._retries = timeout_s, retries
+        self._idle: list[http.client.HTTPConnection] = []
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that no request uses."""
+        while self._idle:
+            self._idle.pop().close()
 
     def infer(
         self,
         task: str,
         inputs: Mapping[str, NDArray[Any]],
         *,
-        latency_ms: float | None = None,
-        min_accuracy: float | None = None,
-        max_cost_usd: float | None = None,
         classes: Mapping[str, int] | None = None,
+        slo: str | None = None,
+        tenant: str | None = None,
+        **limits: Unpack[Limits],
     ) -> InferReply:
         """The reply to one query, which may be a refusal: see ``InferReply.raise_for_status``.
 
         Args:
             task: ``task``, ``task/model`` or ``task/model/variant``.
             inputs: tensors by name; the first axis counts items.
-            latency_ms: deadline, milliseconds from arrival.
-            min_accuracy: per cent.
-            max_cost_usd: highest price of the query.
             classes: outputs wanted as that many likeliest classes; None for tensors.
+            slo: the name of limits in the server's settings.
+            tenant: that the query belongs to; with keys, the key says it.
+            limits: ``latency_ms`` (milliseconds from arrival), ``min_accuracy`` (per cent),
+                ``max_cost_usd`` (of the query), ``priority`` (0 to 9, the most urgent) and
+                ``when_late`` (``refuse`` or ``serve``).
 
         Raises:
-            UnavailableError: there is no reply.
+            UnavailableError: there is no reply, and no attempt is left.
+            DeadlineExceededError: there is none within ``timeout_s``.
             InvalidInputError: a limit is out of range, or the reply is not of the protocol v2.
         """
-        slo = SLO(latency_ms, min_accuracy, max_cost_usd)
-        return self.send(encode_infer(task, inputs, slo, classes=classes))
+        names = {"slo": slo, "tenant": tenant}
+        return self.send(encode_infer(task, inputs, SLO(**limits), classes=classes, names=names))
 
     def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        started_s = time.perf_counter()
-        status, headers, body = self._exchange("POST", query.path, query.headers, query.body)
-        latency_ms = (time.perf_counter() - started_s) * 1e3
-        length = headers.get(JSON_LENGTH)
-        reply = decode_infer(status, int(length) if length is not None else None, body)
-        return replace(reply, latency_ms=latency_ms)
+        with self._server.key() as key:
+            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+            while True:
+                try:
+                    status, headers, body = self._exchange(
+                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    )
+                except UnavailableError:
+                    wait_s = attempts.wait_s()
+                    if wait_s is None:
+                        raise
+                else:
+                    reply = decode_infer(status, headers, body)
+                    wait_s = attempts.wait_after_s(reply)
+                    if wait_s is None:
+                        return attempts.timed(reply)
+                if wait_s:
+                    time.sleep(wait_s)
 
     def get(self, path: str, document: object = None) -> Any:
         """The JSON document at ``path``, or the answer to ``document`` posted there.
 
         Raises:
             UnavailableError: there is no answer, or it is not JSON.
+            DeadlineExceededError: there is none within ``timeout_s``.
             ModellessError: the server's refusal, of the kind that its status stands for.
         """
         sent = None if document is None else json.dumps(document).encode()
-        status, _, body = self._exchange("GET" if sent is None else "POST", path, {}, sent)
-        url = f"http://{self._connection.host}:{self._connection.port}{path}"
-        try:
-            document = json.loads(body)
-        except ValueError:
-            raise UnavailableError(
-                f"{url} answers {status} and no JSON: is that modelless?"
-            ) from None
-        if status != 200:
-            words = document.get("error", "") if isinstance(document, dict) else ""
-            raise error_of(status, str(words) or f"{url} answers {status}")
-        return document
+        method = "GET" if sent is None else "POST"
+        status, _, body = self._exchange(method, path, {}, sent, self._timeout_s)
+        return self._server.read_json(path, status, body)
 
     def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        connection = self._connection
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, left_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        server = self._server
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            is_tls = server.url.startswith("https:")
+            kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+            connection = kind(server.host, server.port)
+        connection.timeout = left_s
         try:
             if connection.sock is None:
                 connection.connect()
-                made: Any = connection.sock
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.request(method, path, body, {**headers, **self._headers})
+            made: Any = connection.sock
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.settimeout(left_s)
+            connection.request(method, path, body, {**headers, **server.headers})
             reply = connection.getresponse()
-            return reply.status, reply.headers, reply.read()
+            told: Any = reply.headers
+            found = reply.status, told, reply.read()
+        except TimeoutError as error:
+            connection.close()
+            raise server.too_late(self._timeout_s) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise UnavailableError(
-                f"http://{connection.host}:{connection.port} does not answer "
-                f"({getattr(error, 'strerror', None) or error!r}); "
-                "'modelless status' says what is up"
-            ) from error
+            self.close()  # the others are probably broken, too
+            raise server.unavailable(error) from error
+        self._idle.append(connection)
+        return found
+
+
+class AsyncClient:
+    """Connections to a running modelless for asyncio: as ``Client``; use it with ``async with``.
+
+    Args:
+        url, timeout_s, retries, key, home: as of ``Client``, which raises the same errors.
+        connections: how many may be open; more queries wait.
+
+    Examples:
+        >>> async with modelless.AsyncClient() as client:  # doctest: +SKIP
+        ...     replies = await asyncio.gather(
+        ...         *(client.infer("imagenet", {"image": photo}) for photo in photos)
+        ...     )
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        timeout_s: float = 30.0,
+        *,
+        retries: int = 5,
+        key: str | None = None,
+        home: Home = None,
+        connections: int = 100,
+    ) -> None:
+        self._server = _Server(url, key, home)
+        self._timeout_s, self._retries = timeout_s, retries
+        self._connections = connections
+        self._session: Any = None
+
+    async def __aenter__(self) -> AsyncClient:
+        import aiohttp  # which ``import modelless`` does without
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            headers=self._server.headers,
+            skip_auto_headers=("accept-encoding", "user-agent"),
+            timeout=aiohttp.ClientTimeout(None),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def infer(
+        self,
+        task: str,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        classes: Mapping[str, int] | None = None,
+        slo: str | None = None,
+        tenant: str | None = None,
+        **limits: Unpack[Limits],
+    ) -> InferReply:
+        """The reply to one query; see ``Client.infer``."""
+        names = {"slo": slo, "tenant": tenant}
+        query = encode_infer(task, inputs, SLO(**limits), classes=classes, names=names)
+        return await self.send(query)
+
+    async def send(self, query: EncodedQuery) -> InferReply:
+        """The reply to an encoded query; raises as ``infer`` does."""
+        with self._server.key() as key:
+            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+            while True:
+                try:
+                    status, headers, body = await self._exchange(
+                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    )
+                except UnavailableError:
+                    wait_s = attempts.wait_s()
+                    if wait_s is None:
+                        raise
+                else:
+                    reply = decode_infer(status, headers, body)
+                    wait_s = attempts.wait_after_s(reply)
+                    if wait_s is None:
+                        return attempts.timed(reply)
+                await asyncio.sleep(wait_s)
+
+    async def get(self, path: str) -> Any:
+        """The JSON document at ``path``; see ``Client.get``."""
+        status, _, body = await self._exchange("GET", path, {}, None, self._timeout_s)
+        return self._server.read_json(path, status, body)
+
+    async def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, left_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        import aiohttp
+
+        url = self._server.url + path
+        try:
+            async with (
+                asyncio.timeout(left_s),
+                self._session.request(method, url, data=body, headers=headers) as reply,
+            ):
+                return reply.status, reply.headers, await reply.read()
+        except TimeoutError as error:
+            raise self._server.too_late(self._timeout_s) from error
+        except (OSError, aiohttp.ClientError) as error:
+            raise self._server.unavailable(error) from error
 
 
 def parameters_of(slo: SLO) -> dict[str, float]:

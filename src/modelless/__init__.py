@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modelless.controller.usecases.client import Client
+    from modelless.controller.usecases.client import AsyncClient, Client
     from modelless.controller.usecases.cluster import down, status, up
     from modelless.controller.usecases.making import make
     from modelless.controller.usecases.profiling import profile
@@ -38,6 +38,7 @@ except PackageNotFoundError:  # a source tree on the path, not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "__version__",
     "compare",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AsyncClient": "client",
     "Client": "client",
     "compare": "simulating",
     "down": "cluster",

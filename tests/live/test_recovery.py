@@ -6,6 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,37 @@ def test_a_killed_haproxy_is_stood_in_for_until_serve_has_another(
         clients.answered_again(60)
     assert clients.outcomes["broken"] <= 6, clients.outcomes  # one a client, in that very moment
     assert set(clients.outcomes) <= {"200", "broken", "closed"}
+
+
+def test_clients_that_retry_lose_nothing_to_a_killed_haproxy_and_nothing_runs_twice(
+    running: Running,
+) -> None:
+    def served() -> int:
+        outcomes = running.get("/modelless/status")["outcomes"]
+        return sum(count for name, count in outcomes.items() if name.startswith("served"))
+
+    def ask_until(end_s: float) -> int:
+        answered = 0
+        with Client(running.url) as client:
+            while time.monotonic() < end_s:
+                client.send(QUERY).raise_for_status()
+                answered += 1
+        return answered
+
+    before = served()
+    with ThreadPoolExecutor(4) as clients:
+        end_s = time.monotonic() + 15.0
+        asking = [clients.submit(ask_until, end_s) for _ in range(4)]
+        for _ in range(4):
+            time.sleep(3.0)
+            for victim in haproxies(running):
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+        answered = sum(each.result() for each in asking)
+    assert answered > 50
+    wait_until(lambda: served() - before >= answered, 10.0)
+    time.sleep(2.0)  # reports come once a second
+    assert served() - before == answered
 
 
 def test_a_worker_that_hangs_is_put_in_quarantine_and_taken_back(running: Running) -> None:

@@ -47,6 +47,10 @@ class ControlLink:
         is_called: bool = await self._call("called", member_id)
         return is_called
 
+    async def pin(self, scope: str, is_pinned: bool, by: str) -> None:
+        """See ``ControlLoop.pin``."""
+        await self._call("pin", scope, is_pinned, by)
+
     async def metrics(self) -> str:
         text: str = await self._call("metrics")
         return text

@@ -8,6 +8,7 @@ no member until that is back, and serving goes on.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings
@@ -30,6 +32,7 @@ from modelless.controller.control.messages import (
     MemberReport,
     MemberReported,
     NoteHistory,
+    PinsChanged,
     ScalePool,
     Tick,
     VersionEffect,
@@ -37,6 +40,7 @@ from modelless.controller.control.messages import (
 )
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import Order
+from modelless.controller.history.audit import note_act
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
@@ -108,11 +112,22 @@ WATCH_S = 2.0
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
 
-CALLS = frozenset({"called", "exchange", "leave", "metrics", "versions"})
+CALLS = frozenset({"called", "exchange", "leave", "metrics", "pin", "versions"})
 """The methods that other processes may call."""
+_PINS = "pins.json"
 
 EXPORT_S = 5.0
 """Between two exports of metrics: Ray's agent hands them on every ten."""
+
+
+def _read_pins(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, json.loads(file.read_text())))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError) as error:
+        logger.warning("%s cannot be read, so nothing is pinned: %s", file, error)
+        return ()
 
 
 @dataclass(slots=True)
@@ -176,6 +191,8 @@ class ControlLoop:
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
         self._learn(knowledge)
         self._handle(self._versions.latest)
+        self._pins = _read_pins(home / _PINS)
+        self._handle(PinsChanged(self._pins))
         follower = VersionFollower(
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )
@@ -218,6 +235,28 @@ class ControlLoop:
         """The cluster in Prometheus' text format."""
         self._begin()
         return self._metrics.render()
+
+    async def pin(self, scope: str, is_pinned: bool, by: str) -> None:
+        """Load a variant of the scope, and evict none of its variants; or end that.
+
+        It holds until it is ended, for clusters that start from this home later, too.
+
+        Args:
+            scope: ``task[/model[/variant]]``.
+            is_pinned: whether it begins.
+            by: who wants it, for the audit log.
+        """
+        self._begin()
+        pins = dict.fromkeys(self._pins)
+        if is_pinned:
+            pins[scope] = None
+        else:
+            pins.pop(scope, None)
+        note_act(self._home, "pin" if is_pinned else "unpin", by, scope=scope)
+        text = json.dumps(list(pins)).encode()
+        await asyncio.to_thread(write_whole, self._home / _PINS, text, mode=0o600)
+        self._pins = tuple(pins)
+        self._handle(PinsChanged(self._pins))
 
     async def exchange(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> Orders:
         """Take a member's report; answer with its orders and with the other members.
@@ -281,6 +320,7 @@ class ControlLoop:
         return {
             "members": members_status(reports),
             "not_served": dict(self._not_served),
+            "pins": list(self._pins),
             "pools": control.pools_status(),
             "predictions": predictions_status(reports),
             "drifted": drifts_status(reports),

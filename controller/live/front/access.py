@@ -33,6 +33,8 @@ _SCOPES: Final = {
     Endpoint.RECEIPT: "infer",
     Endpoint.QUOTE: "infer",
     Endpoint.FEEDBACK: "feedback",
+    Endpoint.LOAD: "operate",
+    Endpoint.UNLOAD: "operate",
     Endpoint.METRICS: "operate",
     Endpoint.STATUS: "operate",
 }
@@ -79,9 +81,10 @@ class Access:
         """
         scope = _SCOPES.get(endpoint)
         operator = operator_of(headers)
-        if scope is None or operator == OF_SOCKET or (scope == "operate" and operator):
-            return None
         ring = self._ring()
+        is_open = endpoint not in (Endpoint.LOAD, Endpoint.UNLOAD) or not ring.is_needed
+        if scope is None or operator == OF_SOCKET or (scope == "operate" and operator and is_open):
+            return None
         if not ring.is_needed:
             if not self._may_be_open:
                 raise UnauthorizedError(

@@ -46,6 +46,9 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if not answered.done():
             answered.set_result(reply)
 
+    # Only what came through HAProxy and a door can be an operator's.
+    headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
+    request_id = REQUEST_IDS.of(headers)
     number: int | None = None
     try:
         while True:
@@ -63,8 +66,6 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             body += part
             if not message.get("more_body"):
                 break
-        # Only what came through HAProxy and a door can be an operator's.
-        headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
         number = frontend.on_request(
             scope["method"], raw_path, headers, memoryview(body), arrival_s, respond
         )
@@ -75,7 +76,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         budget.give(len(body))
         if number is not None and (not answered.done() or answered.cancelled()):
             frontend.on_abandoned(number)
-    reply = with_request_id(reply, REQUEST_IDS.of(scope["headers"]))
+    reply = with_request_id(reply, request_id)
     frontend.replies[reply.status] += 1
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     await send({"type": "http.response.body", "body": reply.body})

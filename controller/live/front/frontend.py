@@ -15,19 +15,26 @@ from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
 from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.grpc_calls import (
+    INFER,
     Call,
     message_encoding,
     method_of,
     render_infer_call,
     route_call,
     translate_description,
+    without_message,
 )
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key
 from modelless.controller.api.openapi import openapi
 from modelless.controller.api.quotes import parse_quote, quote_document
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
-from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
+from modelless.controller.api.v2_headers import (
+    REQUEST_ID,
+    RequestHeaders,
+    decode_body,
+    read_headers,
+)
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
@@ -61,6 +68,7 @@ from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
+from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
@@ -149,9 +157,10 @@ def _read_call(
     scope: Scope,
     slos: Mapping[str, Mapping[str, Any]],
     time_left_s: float | None,
+    take: Callable[[int], None] = lambda _: None,
 ) -> _Read:
-    """Read the message of a query for ``scope``."""
-    request = message.parse(limits, said.parameters, slos, time_left_s)
+    """Read the message of a query for ``scope``; ``take`` is for what it is unpacked."""
+    request = message.parse(limits, said.parameters, slos, time_left_s, take)
     check_outputs(request, scope.task)
     return _Read(request, *check_inputs(scope.task, request.tensors), render_infer_call)
 
@@ -165,16 +174,22 @@ class _Open:
     owner: str  # the tenant of the key; empty where there are no keys
 
 
-def _answer_errors(answer: Callable[[], int | None], respond: Respond) -> int | None:
+def _answer_errors(
+    answer: Callable[[], int | None], respond: Respond, headers: Headers
+) -> int | None:
     """Return what ``answer`` returns; if it raises an error, respond with that and return None."""
     try:
         return answer()
     except ModellessError as error:
         respond(render_error(error))
     except Exception as error:
-        logger.exception("a request could not be answered")
+        logger.exception("request %s could not be answered", _request_id(headers))
         respond(render_error(error))
     return None
+
+
+def _request_id(headers: Headers) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == REQUEST_ID), "")
 
 
 def _owner(key: Key | None) -> str:
@@ -207,6 +222,7 @@ class V2Frontend:
         check_health: raises an error if the process cannot serve any more.
         budget: of the memory for bodies.
         access: who may do what; None: everybody may do everything.
+        pin: pins a scope or unpins it, and answers; None: nobody can.
 
     Attributes:
         replies: how many replies had each HTTP status, since the gateway's last report.
@@ -232,7 +248,9 @@ class V2Frontend:
         check_health: Callable[[], None],
         budget: BodyBudget | None = None,
         access: Access | None = None,
+        pin: Callable[[str, bool, str, Respond], None] | None = None,
     ) -> None:
+        self._set_pin = pin
         self.limits = limits
         self._access = access or Access(Settings())
         self.budget = budget or BodyBudget(limits.max_body_bytes)
@@ -259,6 +277,7 @@ class V2Frontend:
         self._desk = desk
         self._aside = Aside()
         self._read_aside: dict[int, _ReadAside] = {}
+        self._kept_answers = KeptAnswers(clock)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -277,20 +296,32 @@ class V2Frontend:
             found = route(method, path)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
-                return self._infer(found, headers, body, arrival_s, respond, key)
+                return self._kept_answers.once(
+                    headers,
+                    _owner(key),
+                    (path, len(body)),
+                    respond,
+                    lambda respond: _answer_errors(
+                        lambda: self._infer(found, headers, body, arrival_s, respond, key),
+                        respond,
+                        headers,
+                    ),
+                )
             if found.endpoint is Endpoint.FEEDBACK:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
                 respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
             elif found.endpoint is Endpoint.QUOTE:
                 respond(self._quote(headers, body, key))
+            elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
+                self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
             else:
                 respond(self._describe(found, method, path, key))
             return None
 
-        return _answer_errors(answer, respond)
+        return _answer_errors(answer, respond, headers)
 
     def on_call(self, call: Call, respond: Respond) -> int | None:
         """Answer one gRPC call; see ``calls.Frontend``."""
@@ -299,16 +330,33 @@ class V2Frontend:
             endpoint = method_of(call.path)
             key = self._access.check(endpoint, call.headers)
             if endpoint is Endpoint.INFER:
-                return self._infer_call(call, respond, key)
+                # (The metadata of a stream is of all its queries.)
+                return self._kept_answers.once(
+                    call.headers if call.path == INFER else [],
+                    _owner(key),
+                    (call.path, len(call.message)),
+                    respond,
+                    lambda respond: _answer_errors(
+                        lambda: self._infer_call(call, respond, key), respond, call.headers
+                    ),
+                )
             found = route_call(endpoint, call.message)
+            if endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
+                self._pin(found, key, lambda reply: respond(without_message(reply)))
+                return None
             reply = self._describe(found, "POST", call.path, key)
             respond(translate_description(endpoint, reply))
             return None
 
-        return _answer_errors(answer, respond)
+        return _answer_errors(answer, respond, call.headers)
 
     def on_abandoned(self, number: int) -> None:
-        """Cancel a request whose client closed its connection."""
+        """Cancel a request whose client closed its connection.
+
+        A query with an idempotency key runs on once it runs: its client may ask again.
+        """
+        if not self._kept_answers.may_cancel(number, is_running=self._is_running(number)):
+            return
         if number < 0:
             self._aside.cancel(number)
             found = self._read_aside.pop(number, None)
@@ -321,6 +369,14 @@ class V2Frontend:
                 return
         if self._close(number) is not None:
             self.decide(QueryCancelled(number))
+
+    def _is_running(self, number: int) -> bool:
+        """Whether a device runs the query of a number that ``on_request`` returned."""
+        while number < 0:
+            found = self._read_aside.get(number)
+            number = found.query_id if found is not None else 0
+        receipt = self._dispatcher.receipt(number) if number else None
+        return receipt is not None and receipt.outcome == "running"
 
     def take_replies(self) -> dict[int, int]:
         """Return how many replies had each HTTP status since the last call."""
@@ -351,8 +407,8 @@ class V2Frontend:
             and json_bytes <= self.limits.small_json_bytes
             and len(body) <= self.limits.small_body_bytes
         ):
-            return self._enter(found, scope, arrival_s, key, respond, read())
-        enter = partial(self._enter, found, scope, arrival_s, key)
+            return self._enter(found, said, scope, arrival_s, key, respond, read())
+        enter = partial(self._enter, found, said, scope, arrival_s, key)
         return self._set_aside(read, enter, respond, room)
 
     def _infer_call(self, call: Call, respond: Respond, key: Key | None) -> int:
@@ -378,9 +434,9 @@ class V2Frontend:
             message.structure_bytes <= self.limits.small_message_bytes
             and len(call.message) <= self.limits.small_body_bytes
         ):
-            return self._enter(found, scope, call.arrival_s, key, respond, read())
-        enter = partial(self._enter, found, scope, call.arrival_s, key)
-        return self._set_aside(read, enter, respond, room)
+            return self._enter(found, said, scope, call.arrival_s, key, respond, read())
+        enter = partial(self._enter, found, said, scope, call.arrival_s, key)
+        return self._set_aside(partial(read, room.take), enter, respond, room)
 
     def _find_served(self, found: Route, key: Key | None) -> Scope:
         """Return what a query names, if it can be served."""
@@ -444,6 +500,7 @@ class V2Frontend:
     def _enter(
         self,
         found: Route,
+        said: RequestHeaders,
         scope: Scope,
         arrival_s: float,
         key: Key | None,
@@ -460,6 +517,8 @@ class V2Frontend:
             scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
             batch_key=tuple(array.shape[1:] for array in read.tensors.values()),
             size=item_size(scope.task, read.tensors),
+            request_id=said.request_id,
+            traceparent=said.traceparent,
         )
         self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
         try:
@@ -596,6 +655,13 @@ class V2Frontend:
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
 
+    def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
+        scope = self._resolve(found, key)
+        if self._set_pin is None:
+            raise NoSuchPathError(b"pins")
+        by = f"key {key.key_id}" if key is not None else "operators' port"
+        self._set_pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
+
     def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
         return {name: each for name, each in tasks.items() if self._access.sees(name, key)}
 
@@ -717,10 +783,11 @@ class V2Frontend:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"
 
     def _refuse(self, effect: Refuse) -> None:
-        if effect.reason is Reason.POLICY_FAILED:
-            logger.error("query %d: %s", effect.query_id, effect.message)
-        found = self._close(effect.query_id)
         receipt = self._dispatcher.receipt(effect.query_id)
+        if effect.reason is Reason.POLICY_FAILED:
+            request_id = receipt.query.request_id if receipt is not None else ""
+            logger.error("query %d, request %s: %s", effect.query_id, request_id, effect.message)
+        found = self._close(effect.query_id)
         if found is not None:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
             explanation = None

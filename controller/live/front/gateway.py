@@ -8,14 +8,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from modelless.common.errors import ModellessError, UnavailableError
 from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.api.v2_reply import render_error, render_text
+from modelless.controller.api.v2_reply import Reply, render_error, render_json, render_text
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
@@ -54,30 +54,44 @@ from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import DeviceClass, Placement
 
-# Scrapes of a gateway: the answer is that of the control loop, for the whole cluster.
+_T = TypeVar("_T")
+
+# Requests that the control loop answers, for the whole cluster.
 
 
-class Scrapes:
-    """Fetches the metrics off the path of queries.
+class ControlRequests:
+    """Passes requests on to the control loop, off the path of queries.
 
     Args:
-        control: the control loop, which has the metrics.
+        control: the control loop.
     """
 
     def __init__(self, control: ControlLink) -> None:
         self._control = control
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer(self, respond: Respond) -> None:
-        """Answer one scrape, as soon as the control loop has."""
-        task = asyncio.get_running_loop().create_task(self._answer(respond))
+    def scrape(self, respond: Respond) -> None:
+        """Answer with the metrics."""
+        self._begin(self._control.metrics(), render_text, respond)
+
+    def pin(self, scope: str, is_pinned: bool, by: str, respond: Respond) -> None:
+        """Pin a scope, or unpin it."""
+        done = render_json({"name": scope, "pinned": is_pinned})
+        self._begin(self._control.pin(scope, is_pinned, by), lambda _: done, respond)
+
+    def _begin(
+        self, call: Coroutine[Any, Any, _T], render: Callable[[_T], Reply], respond: Respond
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(call, render, respond))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, respond: Respond) -> None:
+    async def _answer(
+        self, call: Coroutine[Any, Any, _T], render: Callable[[_T], Reply], respond: Respond
+    ) -> None:
         try:
-            reply = render_text(await self._control.metrics())
-        except Exception as error:  # noqa: BLE001  (a scrape that fails says it by its status)
+            reply = render(await call)
+        except Exception as error:  # noqa: BLE001  (a request that fails says it by its status)
             problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
             reply = render_error(problem)
         respond(reply)
@@ -164,6 +178,7 @@ class Gateway:
             TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             knowledge.catalog.tasks,
         )
+        requests = ControlRequests(control)
         self.frontend = V2Frontend(
             knowledge.catalog,
             knowledge.servable(),
@@ -176,10 +191,11 @@ class Gateway:
             self._desk,
             self.status,
             self._wake_at,
-            Scrapes(control).answer,
+            requests.scrape,
             self.check_health,
             BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
             self._access,
+            requests.pin,
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)

@@ -35,8 +35,8 @@ from modelless.controller.api.grpc_calls import (
     read_timeout_s,
 )
 from modelless.controller.api.v2_errors import Words, invalid
+from modelless.controller.api.v2_headers import REQUEST_ID
 from modelless.controller.api.v2_reply import (
-    REQUEST_ID,
     Headers,
     Reply,
     RequestIds,

@@ -19,6 +19,7 @@ from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 from modelless.common.errors import DeadlineExceededError, InvalidInputError, ModellessError
 from modelless.controller.api import grpc_messages as messages
 from modelless.controller.api.grpc_messages import InferMessage
+from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_metadata import model_config, model_metadata, server_metadata
 from modelless.controller.api.v2_request import InferRequest, RequestedOutput
@@ -238,6 +239,18 @@ def test_a_bomb_of_empty_parts_is_refused_at_once() -> None:
     message = messages.pb.write_part(5, many.SerializeToString() + b"\x0a\x01x" + part)
     with pytest.raises(InvalidInputError):
         parse(message)
+
+
+def test_memory_is_set_aside_for_packed_numbers_before_they_are_unpacked() -> None:
+    message = typed(triton_request(np.ones(4096, np.int64)), np.ones(4096, np.int64))
+    assert len(message) < 4200
+    taken: list[int] = []
+    found = InferMessage(memoryview(message))
+    found.parse(Limits(), {}, {}, None, taken.append)
+    assert taken == [8 * 4096]
+    with pytest.raises(PayloadTooLargeError, match="32768 bytes; allowed: up to 32767"):
+        found.parse(Limits(max_body_bytes=8 * 4096 - 1), {}, {}, None, taken.append)
+    assert taken == [8 * 4096]
 
 
 def test_descriptions_are_those_of_http() -> None:

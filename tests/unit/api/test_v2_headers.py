@@ -139,3 +139,22 @@ def test_unknown_encoding() -> None:
     assert caught.value.http_status == 415
     with pytest.raises(UnsupportedEncodingError, match=r"given twice"):
         read_headers([(b"content-encoding", b"gzip")] * 2)
+
+
+SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (SPAN, SPAN),
+        (SPAN.replace("00-", "01-", 1) + "-more", SPAN.replace("00-", "01-", 1)),
+        (SPAN.upper(), ""),
+        (SPAN[:-1], ""),
+        ("00-" + "0" * 32 + SPAN[35:], ""),
+        ("", ""),
+    ],
+)
+def test_a_trace_is_read_and_a_malformed_one_left_out(sent: str, read: str) -> None:
+    found = read_headers([(b"traceparent", sent.encode()), (b"x-request-id", b"r-1")])
+    assert (found.traceparent, found.request_id) == (read, "r-1")

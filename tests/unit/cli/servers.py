@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import ModellessError
-from modelless.controller.api.v2_reply import Reply, render_error, render_infer, render_json
+from modelless.controller.api.v2_headers import read_headers
+from modelless.controller.api.v2_reply import (
+    Headers,
+    Reply,
+    render_error,
+    render_infer,
+    render_json,
+)
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 
 from .tiny import TASK
@@ -87,13 +94,14 @@ class Server:
         }
         return render_json(document)
 
-    def infer(self, path: str, body: bytes, json_length: int | None) -> Reply:
+    def infer(self, path: str, body: bytes, headers: Headers) -> Reply:
         self.paths.append(path)
         if self.error is not None:
             return render_error(self.error)
         if path in self.answers:
             return self.answers[path]
-        request = parse_infer(body, json_length)
+        said = read_headers(headers)
+        request = parse_infer(body, said.json_length, header_parameters=said.parameters)
         self.asked.append(request)
         items = len(request.tensors["image"])
         scores = np.tile(np.array([0.125, 0.5, 0.0, 0.375], np.float32), (items, 1))
@@ -131,8 +139,8 @@ def running() -> Iterator[Server]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            length = self.headers["inference-header-content-length"]
-            self.answer(server.infer(self.path, body, int(length) if length else None))
+            headers = [(k.lower().encode(), v.encode()) for k, v in self.headers.items()]
+            self.answer(server.infer(self.path, body, headers))
 
         def answer(self, reply: Reply) -> None:
             self.send_response(reply.status)

@@ -92,11 +92,19 @@ def test_programs_get_json(run: Run, server: Server, tmp_path: Path) -> None:
     ],
 )
 def test_a_refusal_keeps_its_words_and_its_code(
-    run: Run, server: Server, photo: Path, error: ModellessError, code: int
+    run: Run,
+    server: Server,
+    photo: Path,
+    error: ModellessError,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("modelless.controller.usecases.client.time.sleep", slept.append)
     server.error = error
     ran = run("infer", photo, "-t", "pixels", "--url", server.url)
     assert (ran.code, ran.out, ran.err) == (code, "", f"error: {error}\n")
+    assert slept == [1.0] * (5 if code == 8 else 0)  # it is tried again when the server says so
 
 
 def test_an_unknown_task_is_the_servers_to_refuse(run: Run, server: Server, photo: Path) -> None:

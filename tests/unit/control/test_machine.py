@@ -19,6 +19,7 @@ from modelless.controller.control.messages import (
     MemberReport,
     MemberReported,
     NoteHistory,
+    PinsChanged,
     PromoteVersion,
     Replica,
     RollBackVersion,
@@ -29,6 +30,7 @@ from modelless.controller.control.messages import (
 )
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.pools import GATEWAYS
+from modelless.controller.control.preload import Preloading
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, ResizeWorker, UnloadInstance
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
@@ -122,6 +124,20 @@ class TestTicks:
         assert [each[:2] for each in loads(effects)] == [("g", A)]
         began = with_device("g", A, interval_s=1.0, queued=1, held={(A, 10.0, 0.0): (1, 1)})
         assert loads(tick(machine, 2.0, with_device("h", A), began)) == []
+
+    def test_what_is_pinned_gives_no_room_until_it_is_unpinned(self) -> None:
+        machine = control(Wants(B))
+        full = worker("w", A, memory_bytes=15)
+        assert machine.handle(PinsChanged(("t/a",)), 1.0) == []
+        tick(machine, 6.0, full)
+        assert loads(tick(machine, 7.0, full)) == []
+        machine.handle(PinsChanged(()), 7.5)
+        assert loads(tick(machine, 8.0, full)) == [("w", B, Reason.WANTED)]
+
+    def test_what_is_pinned_is_loaded(self) -> None:
+        machine = control(Preloading(Wants(), []))
+        machine.handle(PinsChanged((A,)), 1.0)
+        assert [each[:2] for each in loads(tick(machine, 2.0, worker("w")))] == [("w", A)]
 
     def test_a_waiting_gateway_is_called_when_a_worker_holds_something_else(self) -> None:
         machine = control()

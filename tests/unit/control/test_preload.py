@@ -37,6 +37,18 @@ def test_it_ends_for_each_scope_once_it_was_held() -> None:
     assert wanted(policy, view(worker("w0", 100))) == [], "evicted since: not wanted again"
 
 
+def test_what_is_pinned_is_wanted_until_it_was_held_whenever_it_is_pinned_anew() -> None:
+    policy = Preloading(Wants(), [])
+    world = view(worker("w0", 100))
+    assert wanted(policy, world) == []
+    assert wanted(policy, replace(world, now_s=400.0, pinned=(B,))) == [B]
+    held_now = replace(view(worker("w0", 100, held(B))), now_s=401.0, pinned=(B,))
+    assert wanted(policy, held_now) == []
+    assert wanted(policy, replace(world, now_s=402.0, pinned=())) == []
+    assert wanted(policy, replace(world, now_s=403.0, pinned=(A, B))) == [A, B]
+    assert wanted(policy, replace(world, now_s=704.0, pinned=(A, B))) == [], "it does not fit"
+
+
 def test_it_ends_after_a_while() -> None:
     policy = Preloading(Wants(), [A], most_s=5.0)
     assert wanted(policy, view(worker("w0", 100))) == [A]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from modelless.controller.api.v2_headers import read_headers
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.demo.burst import (
     MOST_PER_S,
@@ -134,7 +135,8 @@ def test_requests_are_what_the_server_reads(spec: LoadSpec, tmp_path: Path) -> N
     head, _, body = requests[0][1].partition(b"\r\n\r\n")
     fields = dict(line.split(b": ") for line in head.split(b"\r\n")[1:])
     assert int(fields[b"content-length"]) == len(body)
-    parsed = parse_infer(memoryview(body), int(fields[b"inference-header-content-length"]))
+    said = read_headers(fields.items())
+    parsed = parse_infer(memoryview(body), said.json_length, header_parameters=said.parameters)
     np.testing.assert_array_equal(parsed.tensors["image"], images[1:])
     assert parsed.slo == SLO(latency_ms=50.0)
     assert parsed.requested_outputs[0].class_count == 1

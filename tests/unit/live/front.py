@@ -17,6 +17,7 @@ import numpy as np
 
 from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Reply, render_json
 from modelless.controller.config import Settings
 from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
@@ -50,6 +51,7 @@ class Front:
         statistics: as the control loop tells them.
         access: decides who may do what.
         ran: batches that the device was given.
+        pins: scopes that were pinned or unpinned, and by whom.
         answers_at_once: whether the device does; else ``finish`` ends the batches.
     """
 
@@ -68,6 +70,7 @@ class Front:
         self.path = path
         self.ran: list[RunBatch] = []
         self.answers_at_once = True
+        self.pins: list[tuple[str, bool, str]] = []
         dispatcher, _ = open_dispatcher("g", Settings(), knowledge)
         arms = TrialArms(0, "g", dispatcher.instances.is_served)
         self.frontend = V2Frontend(
@@ -86,9 +89,14 @@ class Front:
             lambda: None,
             BodyBudget(budget_bytes),
             self.access,
+            self._pin,
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
+
+    def _pin(self, scope: str, is_pinned: bool, by: str, respond: Callable[[Reply], None]) -> None:
+        self.pins.append((scope, is_pinned, by))
+        respond(render_json({"name": scope, "pinned": is_pinned}))
 
     def _run(self, batch: RunBatch) -> None:
         self.ran.append(batch)

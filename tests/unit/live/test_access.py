@@ -73,6 +73,8 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", QUOTE): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
+        ("POST", f"/v2/repository/models/{TASK.name}/load"): {"operator", "admin"},
+        ("POST", f"/v2/repository/models/{TASK.name}/mean/small/unload"): {"operator", "admin"},
     }
 
     async def test(front: Front) -> None:
@@ -86,6 +88,15 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
                     assert answer.status == (403 if name else 401), (path, name, answer)
                     assert ("www-authenticate" in answer.headers) == (not name)
         assert (await front.send("GET", STATUS, headers=OPERATOR)).status == 200
+        by = [f"key {KEYS[name][0].key_id}" for name in ("operator", "admin")]
+        assert front.pins == [
+            *((TASK.name, True, each) for each in by),
+            *((f"{TASK.name}/mean/small", False, each) for each in by),
+        ]
+        path = f"/v2/repository/models/{TASK.name}/load"
+        assert (await front.send("POST", path, headers=OPERATOR)).status == 401
+        unknown = await front.send("POST", "/v2/repository/models/x/load", b"", bearer("admin"))
+        assert (unknown.status, len(front.pins)) == (404, 4)
 
     run(test)
 
@@ -319,3 +330,19 @@ def test_what_tenants_spend_is_summed_and_kept_for_the_day(tmp_path: Path) -> No
     assert TenantTotals(tmp_path, 11 * day).of_others("x") == {}
     totals.add("a", {"shop": TenantUse(1.0, 0, 0.25)}, 1.0, 11 * day)
     assert totals.of_others("a")["shop"].cost_usd == 0.25
+
+
+def test_a_receipt_names_the_request_and_its_trace(run: Callable[..., None]) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    sent = {"x-request-id": "r-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+
+    async def test(front: Front) -> None:
+        for headers, is_own in ((sent, True), ({"x-request-id": "not plain"}, False)):
+            answer = await front.send("POST", INFER, query(), headers)
+            path = f"/modelless/receipts/{answer.document['parameters']['receipt_id']}"
+            receipt = (await front.send("GET", path, headers=SOCKET)).document
+            assert receipt["request_id"] == answer.headers["x-request-id"]
+            assert (receipt["request_id"] == "r-1") is is_own
+            assert receipt.get("trace_id") == (trace if is_own else None)
+
+    run(test, keys=False)

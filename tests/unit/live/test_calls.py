@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.device.messages import LoadInstance
 from modelless.controller.live import pace
+from modelless.controller.live.cluster.release import PROTOCOL
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
@@ -130,3 +132,30 @@ def test_a_member_in_a_hurry_does_not_pause_for_long(monkeypatch: pytest.MonkeyP
         return mine.take_urgency(), mine.take_urgency()
 
     assert asyncio.run(hurry()) == (True, False)
+
+
+def test_pins_are_loaded_kept_in_the_home_and_noted(home: Path) -> None:
+    async def pin() -> tuple[list[str], list[str]]:
+        loop = ControlLoop(home, settings(), None, times=ControlTimes(early_tick_s=0.0))
+        await loop.exchange(IDLE)
+        assert await loop.answer(PROTOCOL, "pin", LARGE, True, "key 1") is None
+        assert await asyncio.wait_for(loop.called("g"), MOST_S)
+        orders = await loop.exchange(IDLE)
+        await loop.pin("pixels", True, "key 1")
+        await loop.pin("pixels", False, "key 1")
+        return loads(orders), list(loop.status()["pins"])
+
+    assert asyncio.run(pin()) == ([LARGE], [LARGE])
+    acts = [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
+    assert [(act["act"], act["scope"], act["user"]) for act in acts] == [
+        ("pin", LARGE, "key 1"), ("pin", "pixels", "key 1"), ("unpin", "pixels", "key 1")
+    ]  # fmt: skip
+
+    async def again() -> list[str]:
+        loop = ControlLoop(home, settings(), None, times=ControlTimes(early_tick_s=0.0))
+        await loop.exchange(IDLE)
+        return list(loop.status()["pins"])
+
+    assert asyncio.run(again()) == [LARGE]
+    (home / "pins.json").write_text("{")
+    assert asyncio.run(again()) == []

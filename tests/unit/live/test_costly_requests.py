@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from modelless.controller.api.grpc_calls import SERVICE
+from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
 from modelless.controller.live.front import aside
@@ -248,3 +250,9 @@ def test_limits_have_sensible_sizes() -> None:
     limits = Limits()
     assert limits.small_json_bytes < limits.max_feedback_bytes < limits.max_json_bytes
     assert limits.max_json_bytes < limits.max_chunked_bytes < limits.max_body_bytes
+    for method in (b"ModelInfer", b"ModelStreamInfer"):
+        limits.check_body_bytes(limits.max_body_bytes, SERVICE + method)
+    for method in (b"ModelReady", b"ModelMetadata", b"ModelConfig", b"ModelStatistics", b"None"):
+        limits.check_body_bytes(limits.max_feedback_bytes, SERVICE + method)
+        with pytest.raises(PayloadTooLargeError):
+            limits.check_body_bytes(limits.max_feedback_bytes + 1, SERVICE + method)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
@@ -98,12 +99,28 @@ def test_every_method_answers(knowledge: Knowledge, tmp_path: Path) -> None:
         for ask, code in (
             (lambda: client.get_model_metadata("none"), "NOT_FOUND"),
             (lambda: client.is_model_ready(TASK.name, "9"), "NOT_FOUND"),
+            (lambda: client.load_model("none"), "NOT_FOUND"),
             (client.get_cuda_shared_memory_status, "UNIMPLEMENTED"),
         ):
             with pytest.raises(InferenceServerException) as error:
                 ask()
             assert failure(error)[0] == code
-        assert proxy.front.frontend.replies[404] == 3
+        assert proxy.front.frontend.replies[404] == 4
+
+    in_thread(test, knowledge, tmp_path)
+
+
+def test_load_and_unload_pin_and_unpin_for_operators(knowledge: Knowledge, tmp_path: Path) -> None:
+    def test(proxy: Proxied, client: triton.InferenceServerClient) -> None:
+        with pytest.raises(InferenceServerException) as error:
+            client.load_model(TASK.name)  # on the clients' port
+        assert failure(error)[0] == "NOT_FOUND"
+        with triton_http.InferenceServerClient(f"127.0.0.1:{proxy.operators}") as http:
+            http.load_model(TASK.name)
+        with triton.InferenceServerClient(f"127.0.0.1:{proxy.operators}") as operator:
+            operator.unload_model(f"{TASK.name}/mean")
+        by = "operators' port"
+        assert proxy.front.pins == [(TASK.name, True, by), (f"{TASK.name}/mean", False, by)]
 
     in_thread(test, knowledge, tmp_path)
 

@@ -25,6 +25,7 @@ from modelless.controller.live.front.haproxy_launcher import (
     hold_to_user,
     is_kept,
     is_running,
+    keep_keys_together,
     listen_nowhere,
     log_nothing,
     prefer_first,
@@ -91,6 +92,24 @@ def test_the_first_door_is_preferred_while_idle_once_a_backend():
 
 def test_without_doors_no_server_is_preferred():
     assert prefer_first(WRITTEN) == WRITTEN
+
+
+def test_queries_of_a_key_go_to_one_server_before_any_other_rule():
+    for text in (WRITTEN, prefer_first(route_through_doors(WRITTEN, DOORS))):
+        lines = keep_keys_together(text).splitlines()
+        names = [f"SERVE_REPLICA_a-Gateway-{letter * 8}" for letter in "ab"]
+        rules = [line.strip() for line in lines if "use-server" in line]
+        assert rules[:2] == [
+            f"use-server {name} if "
+            f"{{ req.fhdr(idempotency-key),field(1,.),crc32(1),mod(2) eq {number} }}"
+            for number, name in enumerate(names)
+        ]
+        assert len(lines) == len(text.splitlines()) + 2
+
+
+def test_one_server_needs_no_rule_for_keys():
+    one = "backend http-a\n    server a 127.0.0.1:1 check\n    server b 127.0.0.1:2 check backup\n"
+    assert keep_keys_together(one) == one
 
 
 def test_nothing_is_logged_per_query_but_health_checks_are():

@@ -12,6 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import validator_for
 
+from modelless.common.errors import ModellessError
+from modelless.controller.api.feedback import parse_feedback
 from modelless.controller.api.openapi import openapi
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
@@ -116,6 +118,8 @@ def test_answers_and_refusals_are_as_described(
         (query().replace(b"UINT8", b"UINT9"), False),
         (query().replace(b'"inputs"', b'"input"'), False),
         (query().replace(b'"shape": [1', b'"shape": [-1'), False),
+        (query().replace(b'"data"', b'"parameters"'), False),
+        (query().replace(b"UINT8", b"BF16"), False),
     ],
 )
 def test_a_query_is_valid_by_the_description_if_the_server_reads_it(
@@ -132,4 +136,34 @@ def test_a_query_is_valid_by_the_description_if_the_server_reads_it(
         parse_infer(body)
         assert is_valid
     except Exception:  # noqa: BLE001  (any refusal)
+        assert not is_valid
+
+
+RECEIPT = "k2j5h8-17.5e0c9a1b2c3d4e5f60718293"
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_valid"),
+    [
+        ({"receipt_id": RECEIPT, "correct": True}, True),
+        ({"receipt_id": RECEIPT, "correct": [True, False], "label": None}, True),
+        ({"receipt_id": RECEIPT, "label": [1, "cat"]}, True),
+        ({"receipt_id": RECEIPT}, False),
+        ({"receipt_id": RECEIPT, "correct": True, "label": 1}, False),
+        ({"receipt_id": "none", "correct": True}, False),
+        ({"receipt_id": RECEIPT, "correct": 1}, False),
+        ({"receipt_id": RECEIPT, "correct": True, "more": 1}, False),
+    ],
+)
+def test_feedback_is_valid_by_the_description_if_the_server_reads_it(
+    entry: dict[str, Any], is_valid: bool
+) -> None:
+    operation = DOCUMENT["paths"]["/modelless/feedback"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    document = {"feedback": [entry]}
+    assert Draft202012Validator(schema).is_valid(document) is is_valid
+    try:
+        parse_feedback(json.dumps(document).encode())
+        assert is_valid
+    except ModellessError:
         assert not is_valid

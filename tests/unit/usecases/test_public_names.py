@@ -14,7 +14,17 @@ import modelless
 from modelless import policies
 
 NAMES = [
-    *("Client", "__version__", "compare", "down", "make", "profile", "register", "select"),
+    *(
+        "AsyncClient",
+        "Client",
+        "__version__",
+        "compare",
+        "down",
+        "make",
+        "profile",
+        "register",
+        "select",
+    ),
     *("simulate", "status", "up", "validate", "zoo_add"),
 ]
 POLICY_NAMES = [

@@ -1,0 +1,184 @@
+"""A query that is sent again with its key gets the first one's answer, and nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from modelless.controller.api.keys import KeyRing, make_key
+from modelless.controller.api.v2_reply import Reply
+from modelless.controller.config import Settings
+from modelless.controller.live.front import idempotency
+from modelless.controller.live.front.idempotency import KeptAnswers
+from modelless.controller.live.knowledge import Knowledge, read_knowledge
+from tests.unit.cli.tiny import add_measurements, add_variants
+
+from .front import INFER, Front, query, serving, until
+
+KEY = {"idempotency-key": "k1"}
+QUERY = (b"/p", 3)
+
+
+@pytest.fixture(scope="module")
+def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Knowledge:
+    home = tmp_path_factory.mktemp("home")
+    add_variants(home)
+    add_measurements(home)
+    return read_knowledge(home, Settings())
+
+
+def run(test: Callable[[Front], Awaitable[None]], knowledge: Knowledge, folder: Path) -> None:
+    async def go() -> None:
+        async with serving(knowledge, folder) as front:
+            await test(front)
+
+    asyncio.run(go())
+
+
+async def leave(front: Front, body: bytes, **headers: str) -> asyncio.StreamWriter:
+    """Send a query with the key, and return the connection to close."""
+    _, writer = await asyncio.open_unix_connection(str(front.path))
+    lines = [f"POST {INFER} HTTP/1.1", "host: h", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in {**KEY, **headers}.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+    return writer
+
+
+def test_the_second_gets_the_answer_of_the_first(knowledge: Knowledge, tmp_path: Path) -> None:
+    async def test(front: Front) -> None:
+        first = await front.send("POST", INFER, query(), KEY)
+        again = await front.send("POST", INFER, query(), KEY)
+        assert (first.status, again.status) == (200, 200)
+        assert "idempotent-replayed" not in first.headers
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.document == first.document
+        assert len(front.ran) == 1
+        other = await front.send("POST", INFER, query(), {"idempotency-key": "k2"})
+        assert other.document["parameters"]["receipt_id"] != "x"
+        assert len(front.ran) == 2
+
+    run(test, knowledge, tmp_path)
+
+
+def test_one_that_runs_is_waited_for_although_its_client_left(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        writer = await leave(front, query())
+        await until(lambda: front.ran)
+        writer.close()
+        await until(lambda: not front.frontend.budget.used_bytes)  # the server has noticed
+        again = asyncio.create_task(front.send("POST", INFER, query(), KEY))
+        await until(lambda: front.frontend.budget.used_bytes)
+        front.finish(front.ran[0])
+        answer = await again
+        assert (answer.status, answer.headers["idempotent-replayed"]) == (200, "true")
+        assert len(front.ran) == 1
+        assert not front.has_open
+
+    run(test, knowledge, tmp_path)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_one_that_waits_is_cancelled_and_its_key_is_free(
+    knowledge: Knowledge, tmp_path: Path, is_compressed: bool
+) -> None:
+    body = gzip.compress(query()) if is_compressed else query()
+    headers = {"content-encoding": "gzip"} if is_compressed else {}
+
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        busy = asyncio.create_task(front.send("POST", INFER, query()))
+        await until(lambda: front.ran)
+        writer = await leave(front, body, **headers)
+        await until(lambda: len(front.frontend._open) == 2)
+        writer.close()
+        await until(lambda: len(front.frontend._open) == 1)
+        front.answers_at_once = True
+        front.finish(front.ran[0])
+        assert (await busy).status == 200
+        assert len(front.ran) == 1
+        again = await front.send("POST", INFER, body, {**KEY, **headers})
+        assert "idempotent-replayed" not in again.headers
+        assert len(front.ran) == 2
+
+    run(test, knowledge, tmp_path)
+
+
+def test_a_refusal_is_not_kept_and_a_key_is_of_one_query_and_tenant(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    async def test(front: Front) -> None:
+        for _ in range(2):
+            refused = await front.send("POST", INFER, query(min_accuracy=99.0), KEY)
+            assert refused.status == 422
+            assert "idempotent-replayed" not in refused.headers
+        assert (await front.send("POST", INFER, query(), KEY)).status == 200
+        for headers, body, says in (
+            (KEY, query((2, 2, 2, 3)), "a new key for another query"),
+            ({"idempotency-key": "x" * 129}, query(), "1 to 128 printable"),
+        ):
+            wrong = await front.send("POST", INFER, body, headers)
+            assert (wrong.status, wrong.document["field"]) == (400, "idempotency-key")
+            assert says in wrong.document["error"]
+        made = [make_key(name, ("infer",), 0, 0.0, None) for name in ("shop", "bank")]
+        front.ring = KeyRing([key for key, _ in made])
+        replayed = []
+        for _, secret in (*made, made[0]):
+            bearer = {**KEY, "authorization": f"Bearer {secret}"}
+            answer = await front.send("POST", INFER, query(), bearer)
+            assert answer.status == 200
+            replayed.append("idempotent-replayed" in answer.headers)
+        assert replayed == [False, False, True]
+
+    run(test, knowledge, tmp_path)
+
+
+def test_answers_are_forgotten_by_time_bytes_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    kept = KeptAnswers(lambda: now_s, most_bytes=4000)
+    ran: list[str] = []
+
+    def ask(key: str, size: int = 100, status: int = 200) -> None:
+        def go(respond: Callable[[Reply], None]) -> None:
+            ran.append(key)
+            respond(Reply(status, bytes(size), []))
+
+        kept.once([(b"idempotency-key", key.encode())], "", QUERY, lambda reply: None, go)
+
+    for key in "aba":
+        ask(key)
+    assert ran == ["a", "b"]
+    now_s = idempotency.KEPT_S
+    ask("a")
+    assert ran == ["a", "b", "a"]
+    ask("large", 5000)
+    ask("a")
+    assert ran[3:] == ["large"]
+    for key in "cdefa":
+        ask(key)
+    assert ran[4:] == ["c", "d", "e", "f", "a"]
+    monkeypatch.setattr(idempotency, "MOST_KEYS", 1)
+    ask("g")
+    ask("a")
+    assert ran[9:] == ["g", "a"]
+    assert kept._bytes == sum(len(each.reply.body) + 1024 for each in kept._kept.values())
+    assert not kept._running
+    assert not kept._names
+
+
+def test_nothing_is_left_of_a_query_that_cannot_be_read(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    async def test(front: Front) -> None:
+        for body in (b"{", json.dumps({"inputs": []}).encode()):
+            assert (await front.send("POST", INFER, body, KEY)).status == 400
+        assert (await front.send("POST", INFER, query(), KEY)).status == 200
+
+    run(test, knowledge, tmp_path)
