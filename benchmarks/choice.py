@@ -70,13 +70,13 @@ class SetCosts:
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
+    ) -> bool:
         """Learns nothing."""
         del placement, batch, load, latency_s, size
+        return False
 
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+    def doubt(self) -> None:
         """Nor anything of this."""
-        del placements, at_s
 
 
 def make_instances(rng: np.random.Generator, placements: int, workers: int) -> ReadyInstances:
