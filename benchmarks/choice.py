@@ -82,11 +82,11 @@ class SetCosts:
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
+    ) -> bool:
         del placement, batch, load, latency_s, size
+        return False
 
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        del placements, at_s
+    def doubt(self) -> None: ...
 
 
 def make_instances(rng: np.random.Generator, placements: int, workers: int) -> ReadyInstances:

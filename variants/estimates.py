@@ -58,10 +58,13 @@ class CostModel(Protocol):
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
-        """Learn that a batch of items of a size took ``latency_s`` seconds."""
+    ) -> bool:
+        """Learn that a batch of items of a size took ``latency_s`` seconds.
+
+        Return whether that makes estimates that were given before obsolete.
+        """
         ...
 
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        """Learn that a query was refused, as all of these are predicted to be too slow for it."""
+    def doubt(self) -> None:
+        """Learn that a query was refused, as all placements are predicted to be too slow for it."""
         ...

@@ -362,7 +362,8 @@ class Dispatcher:
         if isinstance(choice, PolicyFailure):
             return self._refusals.refuse_after_failure(choice, now_s)
         if isinstance(choice, Reject):
-            self.instances.doubt(query.scope, choice.reason, now_s)
+            if choice.reason is Reason.TOO_SLOW:
+                self.instances.cost_model.doubt()
             return self._refuse_or_delay([query], choice.reason, now_s)
         if isinstance(choice, Defer) and not is_served:
             return self._refuse_or_delay([query], Reason.TOO_INACCURATE, now_s)

@@ -25,7 +25,6 @@ from modelless.controller.dispatch.worker_groups import (
     WorkerGroups,
 )
 from modelless.policies.priorities import rank
-from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
@@ -278,11 +277,6 @@ class ReadyInstances:
         self._residents.clear()
         for table in self._scopes.values():
             table.by_items.clear()
-
-    def doubt(self, scope: str, reason: AnyReason, now_s: float) -> None:
-        """Tell the cost model that a prediction for the scope refused a query, if one did."""
-        if reason is Reason.TOO_SLOW and scope in self._scopes:
-            self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
     def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
         self.variants, self.cost_model = variants, cost_model

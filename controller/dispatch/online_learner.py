@@ -15,7 +15,8 @@ class OnlineLearner:
     more than was measured, hundreds of queries would get predictions that cannot hold. So the
     estimates are also renewed whenever the number of observed batches has doubled. The error of a
     mean falls with the root of that number, so each renewal corrects an equal part of the error,
-    and a gateway renews some twenty times in its life.
+    and a gateway renews some twenty times in its life. The last case is an outcome that the cost
+    model says makes them obsolete.
 
     Args:
         instances: has the cost model and the estimates.
@@ -33,8 +34,10 @@ class OnlineLearner:
         if cost_model is not self._taught:  # a new one, which has observed nothing yet
             self._taught, self._observed, self._renew_at = cost_model, 0, 1
         placement = Placement(batch.variant_id, batch.device_class)
-        cost_model.observe(placement, batch.items, instances.load, busy_s, batch.size)
+        is_obsolete = cost_model.observe(placement, batch.items, instances.load, busy_s, batch.size)
         self._observed += 1
         if self._observed == self._renew_at:
             self._renew_at *= 2
+            is_obsolete = True
+        if is_obsolete:
             instances.refresh_estimates(instances.load)

@@ -232,6 +232,7 @@ class MeasuredCostModel:
             raise InvalidInputError.of("batch", batch, "1 or more")
         sequence = self._sequence(placements)
         busy = load.busy_neighbours
+        self._corrections.renew(load.at_s)
         version = self._corrections.version
         key = (id(sequence), batch, busy, size)
         known = self._answers.get(key)
@@ -250,20 +251,20 @@ class MeasuredCostModel:
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
+    ) -> bool:
         """Learn from one outcome, as ``CostModel.observe`` says; ignore implausible ones."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
             self._unknown_count += 1
-            return
+            return False
         p50_s, p90_s, p99_s = self._table(batch, size)[:_MEMORY, row].tolist()
-        self._corrections.observe(
+        return self._corrections.observe(
             row, (p50_s, p90_s, p99_s), load.busy_neighbours, load.at_s, latency_s
         )
 
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        """Note a refusal, as ``CostModel.doubt`` says; observations of these placements fade."""
-        self._corrections.doubt(self._sequence(placements).rows, at_s)
+    def doubt(self) -> None:
+        """Note a refusal, as ``CostModel.doubt`` says."""
+        self._corrections.doubt()
 
     def _table(self, batch: int, size: int) -> FloatArray:
         """Returns the uncorrected figures, shape (5, n + 1); the last column, unknown, is inf."""

@@ -31,12 +31,12 @@ class Watched(MeasuredCostModel):
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
+    ) -> bool:
         told = self.estimate((placement,), batch, load)
         profiled = self.blind.estimate((placement,), batch, Load())
         quantiles = (profiled.p50_s[0], told.p50_s[0], told.p90_s[0], told.p99_s[0])
         self.rows.append((*map(float, quantiles), latency_s))
-        super().observe(placement, batch, load, latency_s, size)
+        return super().observe(placement, batch, load, latency_s, size)
 
 
 def test_the_error_falls_under_ten_percent_within_200_outcomes(

@@ -166,7 +166,7 @@ def _draw_setup(rng: random.Random) -> Setup:
         memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
         sizes=("cpu-2",) if rng.random() < (0.8 if scaling == RESTLESS else 0.2) else (),
         profiled=rng.choice((0.8, 1.0, 1.0, 1.0, 1.3)),
-        learns=rng.random() < 0.2,
+        learns=rng.random() < 0.5,
         selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
         scaling=scaling,
         eviction=rng.choice(EVICTIONS) if rng.random() < 0.3 else "lru",

@@ -15,68 +15,59 @@ from modelless.profiler.cost_model.online.residuals import Residuals
 from modelless.profiler.cost_model.online.settings import ResidualSettings, ShiftSettings
 from modelless.profiler.cost_model.online.tails import Tails
 
-_EVERY_S = 1.0
-"""All refusals within this time count once."""
-_PATIENCE = 5.0
-"""The refusals of a row after which its corrections begin to fade."""
-_HALF_LIFE = 3.0
-"""The refusals after which half of the corrections has faded."""
-_ONCE = 0.5 ** (1.0 / _HALF_LIFE)
-_FORGOTTEN = _PATIENCE + 20.0 * _HALF_LIFE
+_FRESH_S = 2.0
+"""A row is trusted for so long after an outcome."""
+_HELD_S, _HELD_OUTCOMES = 15.0, 30
+"""And for so long after one that confirmed what was no longer trusted."""
 
 
-class RefusalTracker:
-    """Counts how often queries were refused for each of n rows since its last outcome.
+class Recency:
+    """How far what was learned of each of n rows is trusted, by when it had its last outcome.
 
     A placement that was once observed to be slow is not chosen, so it is never observed to be quick
-    again; if there is no other, every query is refused. Its corrections then fade until it is
-    tried: optimism under uncertainty, as in Sutton and Barto, *Reinforcement Learning*, section
-    2.6. Corrections for which no query is refused stay, however old they are.
+    again. What was learned of a row is therefore trusted less and less while the row has no
+    outcome, until it is tried again: optimism under uncertainty, as in Sutton and Barto,
+    *Reinforcement Learning*, section 2.6. If the next outcome confirms what was learned, that is
+    trusted again, for 15 s and 30 outcomes of any rows at least. So of the batches at most one in
+    31 is such a trial of the same row, and at most one in 15 s.
 
     Args:
-        groups: index of each row's group. What rows of a group have in common stays as long as any
-            of them has outcomes.
+        count: number of rows.
+        half_life_s: seconds without an outcome after which a row is trusted half as much.
     """
 
-    def __init__(self, groups: Sequence[int]) -> None:
-        self._group_of_row = np.asarray(groups, dtype=np.intp)
-        self._group_count = max(groups, default=-1) + 1
-        self._times, self._counts = make_column(len(groups))
-        self._is_known = np.zeros(len(groups), dtype=np.bool_)
-        self._refused_s = np.full(len(groups), -np.inf)
+    def __init__(self, count: int, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._seen, self._seen_s = make_column(count)
+        self._seen_s += math.inf  # no outcome yet
+        self._held, self._held_until = make_column(count)  # by ``outcomes``
+        self.outcomes = 0
+        """Outcomes so far, and refusals, so that a row is tried again that refuses all queries."""
 
-    def record_outcome(self, row: int) -> None:
-        """Note an outcome of the row."""
-        self._times[row] = 0.0
-        self._is_known[row] = True
-
-    def record_refusal(self, rows: IntArray, at_s: float) -> tuple[FloatArray, FloatArray] | None:
-        """Note that a query was refused for these rows.
-
-        Args:
-            rows: the rows.
-            at_s: time on any clock, seconds; a clock that jumps does no harm.
+    def record_outcome(self, row: int, at_s: float) -> float:
+        """Note an outcome of the row, at a time that is ignored if it is not finite.
 
         Returns:
-            The shares of the corrections to keep, by row and by group; None to keep all.
+            The share that was trusted before, but for what was confirmed.
         """
-        due = rows[np.abs(at_s - self._refused_s[rows]) >= _EVERY_S]
-        if not due.size:
-            return None
-        self._refused_s[due] = at_s
-        self._counts[due] += 1.0
-        vain = due[self._is_known[due] & (self._counts[due] > _PATIENCE)]
-        if not vain.size:
-            return None
-        keep = np.ones(len(self._group_of_row))
-        keep[vain] = _ONCE
-        fresh = self._is_known & (self._counts <= _PATIENCE)
-        is_fresh = np.bincount(self._group_of_row[fresh], minlength=self._group_count) > 0
-        shared = np.ones(self._group_count)
-        touched = self._group_of_row[vain]
-        shared[touched] = np.where(is_fresh[touched], 1.0, _ONCE)
-        self._is_known[vain[self._counts[vain] > _FORGOTTEN]] = False
-        return keep, shared
+        self.outcomes += 1
+        if not math.isfinite(at_s):
+            return 1.0
+        rest_s = at_s - self._seen[row] - _FRESH_S
+        self._seen[row] = at_s
+        return 0.5 ** (rest_s / self._half_life_s) if rest_s > 0.0 else 1.0
+
+    def confirm(self, row: int, *, is_confirmed: bool) -> None:
+        """Note whether the last outcome of the row confirmed what was no longer trusted."""
+        self._held[row] = is_confirmed * (self.outcomes + _HELD_OUTCOMES)
+
+    def shares(self, at_s: float) -> FloatArray:
+        """Returns the trusted share of what was learned of each row, shape (rows,)."""
+        age_s = at_s - self._seen_s
+        half_lives = np.maximum(age_s - _FRESH_S, 0.0) / self._half_life_s
+        is_held = (self._held_until > 0.0) & (age_s < _HELD_S)
+        half_lives[is_held | (self._held_until > self.outcomes)] = 0.0
+        return np.exp2(-half_lives)
 
 
 class ShiftDetector:
@@ -141,8 +132,9 @@ class ShiftDetector:
 
 IntArray = NDArray[np.intp]
 
-_FADE_EVERY = 256  # observations between two fadings; each touches every row
-_FADE_EVERY_S = 10.0
+_RENEW_EVERY_S = 1.0
+_CLEARLY_LOG = 0.05
+"""An outcome that confirms what is no longer trusted is nearer to it by this, log latency."""
 
 
 class ShiftMark(NamedTuple):
@@ -180,12 +172,11 @@ class Corrections:
         self._settings = settings
         self._groups = list(groups)
         self._residuals = Residuals(groups, settings, contention)
-        self._tails = Tails(groups)
+        self._tails = Tails(groups, settings.class_weight)
         self._detector = ShiftDetector(len(groups), settings.shift)
         self._absurd_log = math.log(settings.absurd_ratio)
-        self._unfaded = 0
-        self._faded_s = math.nan  # no time known yet
-        self._refusals = RefusalTracker(groups)
+        self._recency = Recency(len(groups), settings.half_life_s)
+        self._renewed_s = -math.inf  # no time known yet
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
         self.shifted: dict[int, ShiftMark] = {}
@@ -210,7 +201,9 @@ class Corrections:
         at_s: float,
         latency_s: float,
     ) -> bool:
-        """Learn from one outcome; return whether it was learned.
+        """Learn from one outcome; return whether it makes estimates that were given obsolete.
+
+        That is so if it confirms what was no longer trusted.
 
         Args:
             row: the row.
@@ -225,16 +218,20 @@ class Corrections:
         if not 0.0 < ratio < math.inf or abs(ratio_log := math.log(ratio)) > self._absurd_log:
             self.counters[self._groups[row]].ignored += 1
             return False
+        if abs(at_s - self._renewed_s) >= _RENEW_EVERY_S:
+            self._renew(at_s)
         residuals, tails = self._residuals, self._tails
-        slowed = residuals.contention(row, busy_neighbours)
-        error = ratio_log - slowed - residuals.idle(row)
         spread = (math.log(p90_s / p50_s), math.log(p99_s / p50_s))
-        given = tails.quantiles(row, spread)
+        slowed, error, given = self._compare(row, ratio_log, busy_neighbours, spread)
         relative = abs(math.exp(given[0] - error) - 1.0)
         self.counters[self._groups[row]].count(error, given, relative)
         if not self._settings.learns:
             return False
-        self._refusals.record_outcome(row)
+        trust = self._recency.record_outcome(row, at_s)
+        is_confirmed = False
+        if trust < 1.0:
+            is_confirmed = self._end_doubt(row, ratio_log - slowed, trust)
+            slowed, error, given = self._compare(row, ratio_log, busy_neighbours, spread)
         residuals.learn(row, ratio_log, slowed, busy_neighbours)
         tails.learn(row, spread, error, given)
         if self._detector.observe(row, ratio_log - slowed):
@@ -242,35 +239,46 @@ class Corrections:
             alarms = self.shifted[row].alarms if row in self.shifted else 0
             self.shifted[row] = ShiftMark(alarms + 1, at_s)
         self.version += 1
-        self._unfaded += 1
-        if self._unfaded >= _FADE_EVERY or not abs(at_s - self._faded_s) < _FADE_EVERY_S:
-            self._fade(at_s)
-        return True
+        return is_confirmed
 
-    def doubt(self, rows: IntArray, at_s: float) -> None:
-        """Note that a query was refused for the prediction of these rows; see ``RefusalTracker``.
+    def renew(self, at_s: float) -> None:
+        """Let time pass, seconds on the driver's clock; earlier times than before are ignored."""
+        if at_s - self._renewed_s >= _RENEW_EVERY_S:
+            self._renew(at_s)
 
-        Args:
-            rows: the rows.
-            at_s: as for ``observe``.
-        """
-        fading = self._refusals.record_refusal(rows, at_s)
-        if fading is not None:
-            self._residuals.fade(*fading)
-            self._tails.fade(*fading)
-            self.version += 1
+    def doubt(self) -> None:
+        """Note that a query was refused because all placements are predicted to be too slow."""
+        self._recency.outcomes += 1
 
-    def _fade(self, at_s: float) -> None:
-        """Fade by count and by time; a clock that jumps costs at most half of the corrections."""
-        settings = self._settings
-        passed_s = at_s - self._faded_s
-        ages = self._unfaded / settings.half_life
-        if passed_s > 0.0:
-            ages += min(passed_s / settings.half_life_s, 1.0)
-        self._unfaded = 0
-        if math.isfinite(at_s):
-            self._faded_s = at_s
-        keep = np.full(len(self._groups), 0.5**ages)
-        shared = np.full(len(self.counters), 0.5**ages)
-        self._residuals.fade(keep, shared)
-        self._tails.fade(keep, shared)
+    def _compare(
+        self, row: int, ratio_log: float, busy_neighbours: float, spread: tuple[float, float]
+    ) -> tuple[float, float, tuple[float, float, float]]:
+        """Returns a row's contention, the error of its location and its quantiles, as logs."""
+        slowed = self._residuals.contention(row, busy_neighbours)
+        error = ratio_log - slowed - self._residuals.idle(row)
+        return slowed, error, self._tails.quantiles(row, spread)
+
+    def _end_doubt(self, row: int, idle_log: float, trust: float) -> bool:
+        """Decide what is trusted of a row by its outcome; return whether that is all again."""
+        residuals = self._residuals
+        far = abs(idle_log - residuals.idle_if(row, 1.0)) + _CLEARLY_LOG
+        is_confirmed = far < abs(idle_log - residuals.idle_if(row, trust))
+        keep = 1.0 if is_confirmed else trust
+        residuals.keep(row, keep)
+        self._tails.keep(row, keep)
+        self._recency.confirm(row, is_confirmed=is_confirmed)
+        return is_confirmed
+
+    def _renew(self, at_s: float) -> None:
+        """Trust rows without outcomes less, and fade the curves."""
+        if not math.isfinite(at_s):
+            return
+        passed_s = at_s - self._renewed_s
+        self._renewed_s = at_s
+        if 0.0 < passed_s < math.inf:
+            half_lives = min(passed_s / self._settings.curve_half_life_s, 1.0)
+            self._residuals.fade_curves(0.5**half_lives)
+        shares = self._recency.shares(at_s)
+        self._residuals.trust(shares)
+        self._tails.trust(shares)
+        self.version += 1

@@ -147,14 +147,14 @@ class Residuals:
         bound = self._most_neighbour_log
         self._curves = [ContentionCurve(prior, bound) for prior in priors]
         at_one = _saturation(1.0)
-        self._load_prior = np.array(
-            [
-                min(max((log - priors[group]) / at_one, -bound), bound)
-                for log, group in zip(known, self._groups, strict=True)
-            ]
-        )
-        self._own_load, self._own_loads = make_column(count)
-        self._own_loads += self._load_prior
+        self._load_prior, self._load_priors = make_column(count)
+        self._load_priors[:] = [
+            min(max((log - priors[group]) / at_one, -bound), bound)
+            for log, group in zip(known, self._groups, strict=True)
+        ]
+        self._own_load, self._own_loads = make_column(count)  # from the prior on
+        self._trust, self._trusts = make_column(count)
+        self._trusts += 1.0
 
     def location(self, row: int, busy_neighbours: float) -> float:
         """Returns the log of the expected ratio of one row under a load."""
@@ -162,15 +162,21 @@ class Residuals:
 
     def idle(self, row: int) -> float:
         """Returns ``location`` on an idle host."""
-        weight = self._outcomes[row] / (self._outcomes[row] + self._settings.own_weight)
-        return weight * self._mean[row] + (1.0 - weight) * self._group_mean(self._groups[row])
+        return self._own[row] + self._shared[row] * self._group_mean(self._groups[row])
+
+    def idle_if(self, row: int, trust: float) -> float:
+        """Returns ``idle`` if that share of what was learned of the row were trusted."""
+        shared = self._shared[row]
+        own = (1.0 - shared) * trust * self._mean[row]
+        return own + shared * self._group_mean(self._groups[row])
 
     def contention(self, row: int, busy_neighbours: float) -> float:
         """Returns the log of the row's slowdown by its busy neighbours, 0 or more."""
         load = _bounded(busy_neighbours)
         if not load:
             return 0.0
-        log = self._curves[self._groups[row]].at(load) + _saturation(load) * self._own_load[row]
+        own = self._load_prior[row] + self._trust[row] * self._own_load[row]
+        log = self._curves[self._groups[row]].at(load) + _saturation(load) * own
         return min(max(log, 0.0), self._most_log)
 
     def locations(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
@@ -182,7 +188,10 @@ class Residuals:
         load = _bounded(busy_neighbours)
         if load:
             slowed = np.array([curve.at(load) for curve in self._curves]).take(groups)
-            slowed += _saturation(load) * self._own_loads.take(rows)
+            own = self._own_loads.take(rows) * self._trusts.take(rows) + self._load_priors.take(
+                rows
+            )
+            slowed += _saturation(load) * own
             np.clip(slowed, 0.0, self._most_log, out=slowed)
             logs += slowed
         return logs
@@ -208,9 +217,9 @@ class Residuals:
             error /= 1.0 + _OWN_LOAD_SHARE * share * share + energy_of(load)
             step = self._rate * error
             self._curves[group].learn(load, step)
-            limit = self._most_neighbour_log
-            own = self._own_load[row] + _OWN_LOAD_SHARE * step * share
-            self._own_load[row] = max(-limit, min(limit, own))
+            limit, prior = self._most_neighbour_log, self._load_prior[row]
+            own = prior + self._own_load[row] + _OWN_LOAD_SHARE * step * share
+            self._own_load[row] = max(-limit, min(limit, own)) - prior
         outcomes += 1.0
         rate = 1.0 / outcomes
         mean += (rate if rate > self._rate else self._rate) * error
@@ -219,39 +228,41 @@ class Residuals:
             mean = math.copysign(bound, mean)
         if outcomes > self._most_outcomes:
             outcomes = self._most_outcomes
-        self._keep(row, mean, outcomes)
+        self._store(row, mean, outcomes)
 
     def forget(self, row: int) -> None:
         """Let a row that has shifted weigh its next outcomes more than those before."""
-        self._keep(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
+        self._store(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
 
-    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
-        """Keep only a share of what was learned, for every row.
+    def keep(self, row: int, share: float) -> None:
+        """Keep only a share of what was learned of a row, and trust that."""
+        self._own_load[row] *= share
+        self._store(row, share * self._mean[row], self._outcomes[row])
 
-        Args:
-            keep: share of each row, shape (rows,).
-            shared: share of what each group has in common, shape (groups,).
-        """
-        self._outcome_counts *= keep
+    def trust(self, share: FloatArray) -> None:
+        """Trust only a share of what was learned of each row, shape (rows,)."""
+        self._trusts[:] = share
         weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
-        self._owns[:] = weights * self._means
         self._shares[:] = 1.0 - weights
+        weights *= share
+        self._owns[:] = weights * self._means
         groups = len(self._weight)
         self._weight = np.bincount(self._group_of_row, weights, groups).tolist()
         self._weighted = np.bincount(self._group_of_row, self._owns, groups).tolist()
-        self._own_loads[:] = self._load_prior + keep * (self._own_loads - self._load_prior)
-        for curve, share in zip(self._curves, shared.tolist(), strict=True):
-            curve.fade(share)
 
-    def _keep(self, row: int, mean: float, outcomes: float) -> None:
-        """Store a row's mean and outcomes, in its group's sums and for ``locations``, too."""
-        group, weight = self._groups[row], self._settings.own_weight
-        before = self._outcomes[row] / (self._outcomes[row] + weight)
-        after = outcomes / (outcomes + weight)
-        self._weighted[group] += after * mean - before * self._mean[row]
-        self._weight[group] += after - before
-        self._mean[row], self._outcomes[row] = mean, outcomes
-        self._own[row], self._shared[row] = after * mean, 1.0 - after
+    def fade_curves(self, keep: float) -> None:
+        """Keep only a share of what was learned of contention."""
+        for curve in self._curves:
+            curve.fade(keep)
+
+    def _store(self, row: int, mean: float, outcomes: float) -> None:
+        """Store and trust a row's mean and outcomes, also for its group and ``locations``."""
+        group = self._groups[row]
+        weight = outcomes / (outcomes + self._settings.own_weight)
+        self._weighted[group] += weight * mean - self._own[row]
+        self._weight[group] += weight - self._trust[row] * (1.0 - self._shared[row])
+        self._mean[row], self._outcomes[row], self._trust[row] = mean, outcomes, 1.0
+        self._own[row], self._shared[row] = weight * mean, 1.0 - weight
 
     def _group_mean(self, group: int) -> float:
         return self._weighted[group] / (self._weight[group] + self._settings.class_weight)

@@ -60,9 +60,9 @@ class ResidualSettings:
         most_per_neighbour: upper bound of the factor for one busy neighbour, 1 or more.
         own_weight: outcomes of a placement that weigh as much as its class.
         class_weight: placements that weigh as much, for their class, as the profile itself.
-        half_life: observations of all placements together after which half of what is not refreshed
-            has faded.
-        half_life_s: seconds after which half of it has faded.
+        half_life_s: seconds after which a placement without outcomes is half as far from its
+            profile; see ``Recency``.
+        curve_half_life_s: the same for the contention curve of a device class.
         shift: settings of the detection of changes.
         learns: if False, every prediction stays as profiled and outcomes are only counted, so that
             the value of learning can be measured.
@@ -75,8 +75,8 @@ class ResidualSettings:
     most_per_neighbour: float = 3.0
     own_weight: float = 2.0
     class_weight: float = 2.0
-    half_life: int = 20_000
-    half_life_s: float = 3600.0
+    half_life_s: float = 4.0
+    curve_half_life_s: float = 3600.0
     shift: ShiftSettings = field(default_factory=ShiftSettings)
     learns: bool = True
 
@@ -88,8 +88,6 @@ class ResidualSettings:
         for name in ("absurd_ratio", "most", "most_per_neighbour"):
             if not getattr(self, name) >= 1.0:
                 raise InvalidInputError.of(name, getattr(self, name), "1 or more")
-        for name in ("own_weight", "class_weight", "half_life_s"):
+        for name in ("own_weight", "class_weight", "half_life_s", "curve_half_life_s"):
             if not getattr(self, name) > 0.0:
                 raise InvalidInputError.of(name, getattr(self, name), "more than 0")
-        if self.half_life < 1:
-            raise InvalidInputError.of("half_life", self.half_life, "1 or more")

@@ -25,8 +25,6 @@ _STEPS = (0.05, 0.1, 0.3)
 """The step of each level, in deviations: rarer events need longer steps to be followed as fast."""
 _AFTER_MISS = tuple(step * level for step, level in zip(_STEPS, LEVELS, strict=True))
 _AFTER_HIT = tuple(step * (level - 1.0) for step, level in zip(_STEPS, LEVELS, strict=True))
-_GROUP_SHARE = 0.25
-"""The share of a step that the whole group takes, including rows without outcomes."""
 _SCALE_RATE = 0.05
 _LEAST_SCALE = 0.005
 _MOST_ERROR = 1.0
@@ -41,21 +39,26 @@ _LEVEL_NUMBERS = range(len(LEVELS))
 class Tails:
     """Offsets of the log of p50, p90 and p99 from the profile with its residuals.
 
+    A row without outcomes has its group's offsets: the mean of the rows that have some, shrunk
+    towards 0.
+
     An upper offset reaches at most half as far again as the largest recent error. Otherwise p99
     would take thousands of outcomes to come back from a burst of misses.
 
     Args:
         groups: index of each row's group.
+        class_weight: rows that weigh as much, for their group, as the profile itself.
     """
 
-    def __init__(self, groups: Sequence[int]) -> None:
-        count, group_count = len(groups), max(groups, default=-1) + 1
-        self._groups = list(groups)
-        self._group_of_row = np.asarray(self._groups, dtype=np.intp)
+    def __init__(self, groups: Sequence[int], class_weight: float) -> None:
+        count = len(groups)
+        self._group_of_row = np.asarray(groups, dtype=np.intp)
+        self._class_weight = class_weight
         self._own, flat = make_column(3 * count)  # a row's three side by side
         self._owns = flat.reshape(count, 3)
-        self._group = [[0.0] * 3 for _ in range(group_count)]
-        self._scale = [0.0] * count  # 0 without outcomes
+        self._trust, self._trusts = make_column(count)
+        self._trusts += 1.0
+        self._scale, self._scales = make_column(count)  # 0 without outcomes
         self._peak = [0.0] * count
 
     def quantiles(self, row: int, spread: tuple[float, float]) -> tuple[float, float, float]:
@@ -65,16 +68,15 @@ class Tails:
             row: the row.
             spread: the profile's logs of p90 and p99 over p50, ascending.
         """
-        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
-        p50 = own[first] + group[0]
-        p90 = max(spread[0] + own[first + 1] + group[1], p50)
-        return p50, p90, max(spread[1] + own[first + 2] + group[2], p90)
+        own, first, trust = self._own, 3 * row, self._trust[row]
+        p50 = trust * own[first]
+        p90 = max(spread[0] + trust * own[first + 1], p50)
+        return p50, p90, max(spread[1] + trust * own[first + 2], p90)
 
     def offsets(self, rows: IntArray) -> FloatArray:
         """Returns the offsets of many rows, shape (3, n); the quantiles may need ordering."""
-        groups = self._group_of_row.take(rows)
         offsets = self._owns.take(rows, axis=0)
-        offsets += np.array(self._group).take(groups, axis=0)
+        offsets *= self._trusts.take(rows)[:, np.newaxis]
         return np.ascontiguousarray(offsets.T)
 
     def learn(
@@ -84,7 +86,7 @@ class Tails:
         error: float,
         given: tuple[float, float, float],
     ) -> None:
-        """Learn from one outcome.
+        """Learn from one outcome of a trusted row.
 
         Args:
             row: the row.
@@ -106,36 +108,37 @@ class Tails:
             peak = error_now
         self._scale[row], self._peak[row] = scale, peak
         deviation = scale * _NORMAL_MAD
-        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
+        own, first = self._own, 3 * row
         bases = (0.0, spread[0], spread[1])
         # No error that was seen explains a quantile beyond its reach. An offset below the previous
         # quantile would have no effect and wind up.
         floor, reach, highest = -deviation, deviation, _PEAK_ROOM * peak
         for level in _LEVEL_NUMBERS:
             steps = _AFTER_MISS if error > given[level] else _AFTER_HIT
-            step = deviation * steps[level]
-            shared = group[level] + _GROUP_SHARE * step
-            if not -_MOST_OFFSET < shared < _MOST_OFFSET:
-                shared = _clamp(shared)
-            group[level] = shared
-            elsewhere = bases[level] + shared
-            quantile = elsewhere + own[first + level] + (1.0 - _GROUP_SHARE) * step
+            quantile = bases[level] + own[first + level] + deviation * steps[level]
             if quantile > reach:
                 quantile = reach
             if quantile < floor:
                 quantile = floor
             floor = quantile
             reach = quantile if quantile > highest else highest
-            offset = quantile - elsewhere
+            offset = quantile - bases[level]
             own[first + level] = offset if -_MOST_OFFSET < offset < _MOST_OFFSET else _clamp(offset)
 
-    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
-        """Keep only a share of what was learned of each row and of each group."""
-        self._owns *= keep[:, np.newaxis]
-        self._group = [
-            [share * offset for offset in offsets]
-            for share, offsets in zip(shared.tolist(), self._group, strict=True)
-        ]
+    def keep(self, row: int, share: float) -> None:
+        """Keep only a share of what was learned of a row, and trust that."""
+        self._owns[row] *= share
+        self._trust[row] = 1.0
+
+    def trust(self, share: FloatArray) -> None:
+        """Trust only a share of what was learned of each row, shape (rows,)."""
+        self._trusts[:] = share
+        is_new, groups = self._scales == 0.0, self._group_of_row
+        weights = np.where(is_new, 0.0, share)
+        sums = self._class_weight + np.bincount(groups, weights)
+        for offsets in self._owns.T:
+            means = np.bincount(groups, weights * offsets) / sums
+            offsets[is_new] = means[groups[is_new]]
 
 
 def _clamp(offset: float) -> float:

@@ -116,12 +116,13 @@ class FakeCostModel:
 
     def observe(
         self, placement: Placement, batch: int, load: Load, latency_s: float, size: int = 0
-    ) -> None:
+    ) -> bool:
         """See ``CostModel.observe``."""
         self.observed.append((placement, batch, load, latency_s))
         self.observed_sizes.append(size)
+        return False
 
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+    def doubt(self) -> None:
         """See ``CostModel.doubt``; it has none."""
 
 

@@ -217,7 +217,13 @@ def test_neighbours_count_only_once_learned(model: MeasuredCostModel) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rate": 0.0}, {"clip": math.nan}, {"most": 0.5}, {"half_life": 0}, {"half_life_s": math.nan}],
+    [
+        {"rate": 0.0},
+        {"clip": math.nan},
+        {"most": 0.5},
+        {"half_life_s": 0.0},
+        {"curve_half_life_s": math.nan},
+    ],
 )
 def test_nonsense_residual_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):

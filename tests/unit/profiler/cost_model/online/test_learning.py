@@ -114,8 +114,9 @@ def test_one_and_many_rows_are_told_the_same() -> None:
         row, load = int(rng.integers(4)), float(rng.choice([0.0, 0.7, 3.0]))
         residuals.learn(row, float(rng.normal(0.3, 0.2)), residuals.contention(row, load), load)
         if step % 100 == 99:
-            residuals.fade(np.full(4, 0.9), np.full(2, 0.9))
+            residuals.fade_curves(0.9)
             residuals.forget(row)
+    residuals.trust(np.array([1.0, 0.5, 0.1, 0.0]))
     for load in (0.0, 0.7, 5.0):
         many = residuals.locations(np.arange(4), load)
         assert many == pytest.approx([residuals.location(row, load) for row in range(4)])
@@ -130,28 +131,9 @@ def test_what_was_measured_of_neighbours_counts_until_more_is_seen() -> None:
         for load, ratio_log in ((0.0, 0.0), (1.0, math.log(2.0))):
             residuals.learn(1, ratio_log, residuals.contention(1, load), load)
     assert residuals.location(1, 1.0) == pytest.approx(math.log(2.0), abs=0.03)
-    residuals.fade(np.zeros(2), np.zeros(1))
+    residuals.trust(np.zeros(2))
+    residuals.fade_curves(0.0)
     assert residuals.location(1, 1.0) == pytest.approx(math.log(1.6))
-
-
-def test_what_is_not_refreshed_fades_by_count(make: Any) -> None:
-    model = make_model(make, count=2, half_life=512)
-    for _ in range(200):
-        model.observe(placement(0), 1, IDLE, 2.0 * one_s(0))
-    learned = model.correction(placement(0))
-    assert learned == pytest.approx(2.0, rel=0.02)
-    for _ in range(512 * 9):
-        model.observe(placement(1), 1, IDLE, one_s(1))
-    assert model.correction(placement(0)) < 1.6
-
-
-def test_what_is_not_refreshed_fades_by_time(make: Any) -> None:
-    model = make_model(make, count=2, half_life_s=100.0)
-    for number in range(200):
-        model.observe(placement(0), 1, Load(at_s=0.1 * number), 2.0 * one_s(0))
-    for minute in range(30):
-        model.observe(placement(1), 1, Load(at_s=20.0 + 60.0 * minute), one_s(1))
-    assert model.correction(placement(0)) < 1.4
 
 
 @pytest.mark.parametrize("at_s", [1e12, -1e12, math.nan, math.inf, -math.inf])
