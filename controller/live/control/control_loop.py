@@ -192,7 +192,8 @@ class ControlLoop:
         self._learn(knowledge)
         self._handle(self._versions.latest)
         self._pins = _read_pins(home / _PINS)
-        self._handle(PinsChanged(self._pins))
+        if self._pins:
+            self._handle(PinsChanged(self._pins))
         follower = VersionFollower(
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )

@@ -17,6 +17,7 @@ from modelless.controller.control.messages import (
     MemberLeft,
     MemberReport,
     MemberReported,
+    PinsChanged,
     VersionsChanged,
 )
 from modelless.controller.control.messages import Tick as ControlTick
@@ -201,6 +202,7 @@ def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int 
     lines = {name: Line(name, 1) for name in (each.variant_id[:-2] for each in variants)}
     service = Service("b", lines | {trial.name: Line(trial.name, 1, trial=trial)})
     control.handle(VersionsChanged(service, {}, 1.7e9), START_S)
+    control.handle(PinsChanged(("cats/b",)), START_S)
     for tick in range(ticks):
         now_s = START_S + tick
         held = rng.choice(len(variants), size=2, replace=False)

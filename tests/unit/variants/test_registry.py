@@ -318,7 +318,7 @@ class TestHome:
     def test_an_unknown_engine_in_the_store(self, registry: Registry) -> None:
         register(registry)
         with registry.store.transaction() as session:
-            session.execute(text("UPDATE variants SET engine = 'abacus'"))
+            session.execute(text("UPDATE variants SET engine = 'slide-rule'"))
         with pytest.raises(StoreError, match="newer modelless"):
             registry.variants()
 
