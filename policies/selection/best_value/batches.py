@@ -81,12 +81,16 @@ class Terms(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch, and the points that it gains over leaving its members for later."""
+    """A batch, and the points that it gains over leaving its members for later.
+
+    ``rest`` are queries of its queue that may fill it, the first rank's first.
+    """
 
     gain: float
     variant_id: str
     queries: tuple[QueryView, ...]
     busy_s: float
+    rest: Sequence[QueryView] = ()
 
 
 def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Batch | None:

@@ -214,6 +214,8 @@ class BestValue(SelectionPolicy):
         chosen = max(found, key=lambda batch: batch.gain, default=None)
         if chosen is None:
             return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, tuple(dropped))
+        if chosen.rest:
+            chosen = self._fill(worker, pool, chosen, queues, now_s)
         self._fleet.on_run(worker.worker_id, chosen.busy_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, tuple(dropped))
 
@@ -291,7 +293,7 @@ class BestValue(SelectionPolicy):
         if best is not None and fillers:
             members = {query.query_id for query in best.queries}
             others = [query for query in queries if query.query_id not in members]
-            return self._fill(worker, pool, menu, best, others, fillers, now_s)
+            return best._replace(rest=list(islice(chain(others, fillers), 2 * menu.most)))
         return best
 
     def _able_to_serve(self, worker: WorkerView, menu: Menu, query: QueryView) -> _Able:
@@ -342,36 +344,62 @@ class BestValue(SelectionPolicy):
         self,
         worker: WorkerView,
         pool: Pool,
-        menu: Menu,
         batch: Batch,
-        others: Sequence[QueryView],
-        fillers: Sequence[QueryView],
+        queues: Sequence[QueueView],
         now_s: float,
     ) -> Batch:
         """Adds queries of lower ranks for which the batch has room while all are in time.
 
-        Each must be worth more than what its time costs the higher priorities that will come.
-        ``others`` are of the first rank, and go before ``fillers``.
+        Each must be worth more than what its time costs the higher priorities that will come, and
+        none of a higher rank that waits, in any queue, may be late for it.
         """
+        first = batch.queries[0]
+        menu = pool.menu(worker, first.scope, first.size)
         row = menu.variant_ids.index(batch.variant_id)
-        higher = pool.higher.get(rank(fillers[0]))
+        lower = next((rank(query) for query in batch.rest if rank(query) > rank(first)), None)
+        higher = pool.higher.get(lower) if lower is not None else None
         idle_s = pool.next_idle_s(worker.worker_id, now_s)
-        busy_s = np.minimum(menu.busy_s[row], idle_s)
-        lost = higher.lost(busy_s) if higher is not None else np.zeros(menu.most)
+        busy_s = menu.busy_s[row]
+        lost = higher.lost(np.minimum(busy_s, idle_s)) if higher else np.zeros(menu.most)
+        patience_s = self._patience_s(worker, pool, batch, queues, now_s)
         points = float(menu.accuracy_percent[row]) + self._miss_points
         queries = list(batch.queries)
         items = sum([query.items for query in queries])
         deadline_s = min([query.deadline_s for query in queries])
-        for query in islice(chain(others, fillers), 2 * menu.most):
+        for query in batch.rest:
             more = items + query.items
             if more > menu.most or not self._able_to_serve(worker, menu, query).mask >> row & 1:
+                continue
+            if rank(query) > rank(first) and busy_s[more - 1] > patience_s:
                 continue
             earliest_s = min(deadline_s, query.deadline_s)
             is_in_time = now_s + menu.sure_s[row, more - 1] <= earliest_s
             if is_in_time and lost[more - 1] - lost[items - 1] < points:
                 queries.append(query)
                 items, deadline_s = more, earliest_s
-        return batch._replace(queries=tuple(queries), busy_s=float(menu.busy_s[row, items - 1]))
+        return batch._replace(queries=tuple(queries), busy_s=float(busy_s[items - 1]))
+
+    def _patience_s(
+        self,
+        worker: WorkerView,
+        pool: Pool,
+        batch: Batch,
+        queues: Sequence[QueueView],
+        now_s: float,
+    ) -> float:
+        """Returns how long the others of the batch's rank, and above, can wait for the worker.
+
+        What could not wait for the batch as it is does not count.
+        """
+        own, members = rank(batch.queries[0]), {query.query_id for query in batch.queries}
+        waits_s = [
+            query.deadline_s - now_s - self._able_to_serve(worker, menu, query).sure_s
+            for queue in queues
+            for menu in [pool.menu(worker, queue.scope, queue.queries[0].size)]
+            for query in islice(queue.queries, 2 * worker.max_batch)
+            if rank(query) <= own and query.query_id not in members
+        ]
+        return min([wait_s for wait_s in waits_s if wait_s >= batch.busy_s], default=math.inf)
 
     # -- the price ----------------------------------------------------------------------------
 

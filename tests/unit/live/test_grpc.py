@@ -421,11 +421,15 @@ def test_streams_of_an_address_are_few(knowledge: Knowledge, tmp_path: Path) -> 
             yield b""
             await waits.wait()
 
+        async def no_request() -> AsyncIterator[bytes]:
+            await waits.wait()  # a message sent while the call is denied is an error of its own
+            yield b""
+
         async with grpc.aio.insecure_channel(f"127.0.0.1:{proxy.clients}") as channel:
             first = channel.stream_stream(STREAM)(requests())
             assert await first.read()
             with pytest.raises(grpc.aio.AioRpcError, match="too many requests"):
-                async for _ in channel.stream_stream(STREAM)(requests()):
+                async for _ in channel.stream_stream(STREAM)(no_request()):
                     pass
             waits.set()
             assert await first.read() is grpc.aio.EOF
