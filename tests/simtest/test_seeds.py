@@ -79,6 +79,19 @@ KEPT = {
         ),
         (Item(0.9716491930077358, "load", "beta", 0.4, 25.0),),
     ),
+    "a variant that had been slow was believed to be slow for good, as nothing was sent to it any "
+    "more": Schedule(
+        4,
+        Setup(
+            workers=0,
+            max_workers=0,
+            own_device=True,
+            memory_mib=2500,
+            learns=True,
+            limits=("accuracy",),
+        ),
+        (Item(1.0, "load", "both", 19.0, 10.0), Item(3.0, "slow", "gateway:0", 17.0, 4.0)),
+    ),
 }
 """Schedules that once failed, shrunken, by what it was."""
 
