@@ -131,8 +131,10 @@ class PoolSettings(_Section):
         description="device class of its workers: cpu-1, cpu-2 or gpu-1; one pool per class"
     )
     workers: int = Field(1, ge=0, le=1024, description="initial number of workers")
-    min_workers: int = Field(0, ge=0, description="minimum number of workers")
-    max_workers: int = Field(8, ge=0, description="maximum number of workers")
+    min_workers: int = Field(
+        0, ge=0, description="minimum number of workers; `workers` if no maximum is given either"
+    )
+    max_workers: int = Field(8, ge=0, description="maximum number of workers; likewise")
     sizes: tuple[str, ...] = Field(
         (), description="device classes that scaling may resize a worker to, e.g. [cpu-2]"
     )
@@ -153,6 +155,15 @@ class PoolSettings(_Section):
         description="labels of the Ray nodes that run its workers, e.g. {site: edge}; a value may "
         "be a Ray label condition: `!edge`, `in(edge, core)`, `!in(edge)`",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stay_without_bounds(cls, given: Any) -> Any:
+        """A pool without bounds keeps its number of workers: nobody said that it may change."""
+        if not isinstance(given, dict) or {"min_workers", "max_workers"} & given.keys():
+            return given
+        workers = given.get("workers", 1)
+        return {**given, "min_workers": workers, "max_workers": workers}
 
     @model_validator(mode="after")
     def _bounds_agree(self) -> PoolSettings:

@@ -34,7 +34,7 @@ def settings(wanted: dict[str, int], **pool: Any) -> Settings:
     return parse_settings(
         {
             "gateways": {"count": 1, "device_class": None},
-            "pools": [{"device_class": "cpu-1", **pool}],
+            "pools": [{"device_class": "cpu-1", "max_workers": 8, **pool}],
             "policies": {"scaling": {"policy": "fixed", "workers": wanted}},
         }
     )
