@@ -16,9 +16,7 @@ import pytest
 
 from .running import free_port, own_environment, processes_marked
 
-LOCAL = re.compile(
-    r"connect\(.*(AF_UNIX|AF_NETLINK|AF_UNSPEC|\"127\.|\"::1\"|\"::ffff:127\.)|resumed>|\+\+\+|---"
-)
+LOCAL = re.compile(r"AF_UNIX|AF_NETLINK|AF_UNSPEC|\"127\.|\"::1\"|\"::ffff:127\.")
 COMMANDS = """
 modelless zoo add fashion-mnist
 modelless make fashion-mnist/cnn-xs/fp32-28 --recipe ../recipe.yaml --validation ../items.npz \\
@@ -78,7 +76,7 @@ def test_a_run_speaks_to_nobody_and_leaves_nothing_behind(tmp_path: Path) -> Non
         for process in processes_marked(marker):
             os.kill(process, signal.SIGKILL)
     assert done.returncode == 0, done.stdout + done.stderr
-    calls = traces.read_text().splitlines()
+    calls = [line for line in traces.read_text().splitlines() if "connect(" in line]
     assert sum("127.0.0.1" in call for call in calls) > 10, "the trace shows the run"
     assert [call for call in calls if not LOCAL.search(call)] == []
     assert list(temporary.iterdir()) == []
