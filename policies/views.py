@@ -326,8 +326,9 @@ class Demand(NamedTuple):
         scope: as in ``QueryView``.
         latency_s: from arrival to deadline, seconds; inf if none was given.
         min_accuracy_percent: 0 if none was given.
-        rate_per_s: such queries a second since the last view.
+        rate_per_s: such queries a second since the last view, those that wait for a load included.
         items: mean number of items in a query.
+        waiting_per_s: of the rate, the queries that came before: they still wait for a load.
     """
 
     scope: str
@@ -335,6 +336,7 @@ class Demand(NamedTuple):
     min_accuracy_percent: float
     rate_per_s: float
     items: float = 1.0
+    waiting_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,7 @@ class Control:
         missed_per_s = 0.0
         workers = []
         reports = [self._with_waits(each) for each in self.reports]
-        for report in reports:
+        for came, report in zip(self.reports, reports, strict=True):
             if report.state is not None:
                 state = replace(
                     report.state,
@@ -355,7 +355,7 @@ class Control:
                     instances=tuple(map(self._with_pin, report.state.instances)),
                 )
                 workers.append(self._service.pin_versions(state))
-            demands += demands_of(report.kinds, report.interval_s)
+            demands += demands_of(report.kinds, report.interval_s, came.kinds)
             open_queries.update(report.open_queries)
             missed_per_s += missed(report.outcomes) / report.interval_s
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):

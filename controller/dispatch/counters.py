@@ -164,11 +164,24 @@ def missed(outcomes: Mapping[str, int]) -> int:
     return outcomes.get("refused", 0) + outcomes.get("served-late", 0)
 
 
-def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[Demand, ...]:
-    """Return ``DispatchCounters.kinds`` of an interval as rates, in a fixed order."""
+def demands_of(
+    kinds: Mapping[Kind, Sequence[int]], interval_s: float, came: Mapping[Kind, Sequence[int]]
+) -> tuple[Demand, ...]:
+    """Return the queries of an interval as rates, in a fixed order.
+
+    Args:
+        kinds: as of ``DispatchCounters``, with those that came before and wait.
+        interval_s: length of the interval, seconds.
+        came: those that came in it.
+    """
     return tuple(
-        Demand(scope, latency_s, min_accuracy, queries / interval_s, items / queries)
-        for (scope, latency_s, min_accuracy), (queries, items) in sorted(kinds.items())
+        Demand(
+            *kind,
+            queries / interval_s,
+            items / queries,
+            (queries - came.get(kind, (0, 0))[0]) / interval_s,
+        )
+        for kind, (queries, items) in sorted(kinds.items())
     )
 
 

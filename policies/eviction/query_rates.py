@@ -135,10 +135,11 @@ class QueryRates:
             for kind in kinds:
                 kinds[kind] *= kept
         for demand in view.demands:
-            if demand.scope in scopes and 0.0 < demand.rate_per_s < math.inf:
+            came_per_s = demand.rate_per_s - demand.waiting_per_s
+            if demand.scope in scopes and 0.0 < came_per_s < math.inf:
                 kind = QueryKind(demand.scope, demand.latency_s, demand.min_accuracy_percent)
                 kinds = self._kinds.setdefault(demand.scope, {})
-                kinds[kind] = kinds.get(kind, 0.0) + demand.rate_per_s * span_s
+                kinds[kind] = kinds.get(kind, 0.0) + came_per_s * span_s
                 if len(kinds) > _MOST_KINDS:
                     del kinds[min(kinds, key=lambda each: (kinds[each], each))]
 

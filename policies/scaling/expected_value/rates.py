@@ -113,8 +113,10 @@ class KindRates:
         counted.latency_s = min(counted.latency_s, limit_s)
         counted.min_accuracy_percent = max(counted.min_accuracy_percent, floor)
         counted.items += 0.1 * (items - counted.items)
-        counted.long_queries += demand.rate_per_s * span_s
-        counted.short_queries += demand.rate_per_s * span_s
+        came = (demand.rate_per_s - demand.waiting_per_s) * span_s
+        waiting = demand.waiting_per_s * span_s  # counted when they came, if that was reported
+        counted.long_queries = max(counted.long_queries + came, waiting)
+        counted.short_queries = max(counted.short_queries + came, waiting)
 
     def rates(self, forecast_per_s: Mapping[str, float]) -> list[KindRate]:
         """Returns the kinds to expect.

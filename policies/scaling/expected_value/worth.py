@@ -5,6 +5,9 @@ most points less price x time, fits into the time there is (the dual of the best
 in Proteus: Ahmad et al., ASPLOS 2024). It is found by damped steps of the logarithm of the price,
 with the demand of a kind divided among placements in proportion to exp(gain / 2 points): without
 that, demand would jump from one class to another with each step.
+
+Where time is cheap, a slow query can still cost others their answers: those that come while it runs
+and cannot wait. A query pays for them, or for its time, whichever is more.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class TaskWorth(NamedTuple):
         rows: of the placements, shape (v,).
         rate_per_s: of the kinds, shape (k,).
         variance: of the rates, shape (k,).
-        gain: points of a query with a placement less the price of its time, shape (k, v); 0 where
+        gain: points of a query with a placement less what it costs others, shape (k, v); 0 where
             the placement cannot serve it.
         blocked: probability that a worker with the placement cannot begin in time, shape (k, v).
     """
@@ -132,7 +135,9 @@ def worth_of(
     rates = np.array([kind.rate_per_s for kind in kinds])
     before = np.array([prices.get(name, 1.0) for name in offer.classes])
     price = _price(rates, points, time_s, class_of, service.can, utilisation * workers, before)
-    gain = np.maximum(points - price[class_of] * time_s, _LEAST_GAIN * points)
+    held_up = _held_up(kinds, rates, service, points, class_of, workers, busy)
+    paid = np.maximum(price[class_of] * time_s, held_up)
+    gain = np.maximum(points - paid, _LEAST_GAIN * points)
     blocked = _blocked(kinds, rates, service, gain, class_of, busy)
     of_task: defaultdict[str, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):
@@ -178,6 +183,42 @@ def _price(
     return price
 
 
+def _held_up(
+    kinds: Sequence[KindRate],
+    rates: FloatArray,
+    service: Service,
+    points: FloatArray,
+    class_of: IntArray,
+    workers: FloatArray,
+    busy: FloatArray,
+) -> FloatArray:
+    """Returns the points that others lose while a query runs on its own, shape (k, v).
+
+    A query that comes meanwhile and cannot wait is lost for it if no other worker that could serve
+    it is idle, and this one would be.
+    """
+    limits_s = np.array([kind.latency_s for kind in kinds])
+    points_per_s = rates * points.max(axis=1, initial=0.0)
+    share = busy.clip(_LEAST_BLOCKED, _MOST_BUSY)
+    classes = range(len(workers))
+    runs = [(service.can & (class_of == number)).any(axis=1) for number in classes]
+    all_busy = np.exp(np.stack(runs, axis=1) @ (workers * np.log(share)))
+    held_up = np.zeros_like(points)
+    for number in classes:
+        mine = service.can & (class_of == number)
+        least_s = np.where(mine, service.alone_s, np.inf).min(axis=1, initial=np.inf)
+        some = np.flatnonzero(runs[number])
+        some = some[np.argsort(limits_s[some] - least_s[some])]
+        patience_s = limits_s[some] - least_s[some]
+        others_busy = np.minimum(all_busy[some] / share[number], 1.0)
+        lost_per_s = points_per_s[some] * others_busy * (1.0 - share[number])
+        sums = np.concatenate([[0.0], np.cumsum(lost_per_s)])
+        waits = np.concatenate([[0.0], np.cumsum(lost_per_s * patience_s)])
+        at = patience_s.searchsorted(service.alone_s[mine])
+        held_up[mine] = service.alone_s[mine] * sums[at] - waits[at]
+    return held_up
+
+
 def _blocked(
     kinds: Sequence[KindRate],
     rates: FloatArray,
@@ -200,14 +241,11 @@ def _blocked(
     for task, each in zip(tasks, work.tolist(), strict=True):
         by_task[task] += each
     erlangs = np.array([by_task[task] for task in tasks])[:, None]
-    best_class = np.take_along_axis(class_of, best, 1)[:, 0]
     alone_s = np.where(service.can, service.alone_s, 0.0)
-    one_s = np.take_along_axis(alone_s, best, 1)[:, 0]
-    mean_s = np.full(len(busy), 1e-3)
-    for number in range(len(busy)):
-        mine = (best_class == number) & (one_s > 0.0)
-        if mine.any():
-            mean_s[number] = max(np.average(one_s[mine], weights=rates[mine] + 1e-12), 1e-4)
+    weight = rates[:, None] * service.can
+    runs = np.bincount(class_of.ravel(), weight.ravel(), len(busy))
+    taken_s = np.bincount(class_of.ravel(), (weight * alone_s).ravel(), len(busy))
+    mean_s = np.maximum(taken_s / np.maximum(runs, 1e-12), 1e-4)
     limits_s = np.array([kind.latency_s for kind in kinds])[:, None]
     waits = np.minimum((limits_s - alone_s) / mean_s[class_of], 50.0)  # in mean batches
     share = np.minimum(busy, _MOST_BUSY)[class_of]

@@ -69,7 +69,7 @@ class Terms(NamedTuple):
         price: points a second.
         pressure: share of the time beyond its members' shares of a full batch that is charged.
         miss_points: see ``Later``.
-        higher: queries of higher priorities that it may keep waiting.
+        higher: the queries to expect that it may keep waiting.
         idle_s: in how many seconds another worker can serve those.
     """
 

@@ -6,7 +6,7 @@ queues, the most urgent head first, and runs the batch with the highest gain. In
     gain = sum over its members of (accuracy + miss_penalty)
          - sum over its members of their value later
          - price x device time
-         - what queries of higher priorities would lose
+         - what queries that will come would lose: its own priority's, and higher ones'
 
 A member counts only if it is in time with probability 95 %. Its *value later* is what it would be
 worth to the next worker, in a batch of the best size at the price:
@@ -406,7 +406,7 @@ class BestValue(SelectionPolicy):
     def _find_price(
         self, worker: WorkerView, pool: Pool, queues: Sequence[QueueView], now_s: float
     ) -> None:
-        """Finds the price of the pool's time, and the higher priorities to expect there."""
+        """Finds the price of the pool's time, and the queries to expect there."""
         pool.priced_s = now_s
         for queue in queues:
             pool.menu(worker, queue.scope, queue.queries[0].size)
@@ -474,14 +474,14 @@ class BestValue(SelectionPolicy):
     def _higher(
         self, rates: Mapping[Kind, float], offers: Mapping[Kind, Offer], weight: float
     ) -> dict[int, Higher]:
-        """Returns, by priority, the queries to expect of all higher ones.
+        """Returns, by rank, the queries to expect of its own priority and of all higher ones.
 
-        ``weight``: what one of them counts, in queries of the priority itself.
+        ``weight``: what one of a higher rank counts, in queries of the rank itself.
         """
         worth = [
             (
                 kind.priority,
-                weight * rate * (self._miss_points + offers[kind].accuracy_percent[0]),
+                rate * (self._miss_points + offers[kind].accuracy_percent[0]),
                 offers[kind].patience_s,
             )
             for kind, rate in rates.items()
@@ -489,12 +489,16 @@ class BestValue(SelectionPolicy):
         ]
         higher = {}
         for priority in {kind.priority for kind in rates}:
-            for demoted in (False, True):
-                above = [each for each in worth if each[0] >= priority + (not demoted)]
-                if above:
-                    points_per_s = np.array([points for _, points, _ in above])
-                    patience_s = np.array([patience_s for *_, patience_s in above])
-                    higher[demoted - 2 * priority] = Higher(points_per_s, patience_s)
+            known = [each for each in worth if each[0] >= priority]
+            for demoted in (False, True) if known else ():
+                above = priority + (not demoted)
+                points_per_s = [
+                    points * (weight if of >= above else 1.0) for of, points, _ in known
+                ]
+                patience_s = [patience_s for *_, patience_s in known]
+                higher[demoted - 2 * priority] = Higher(
+                    np.array(points_per_s), np.array(patience_s)
+                )
         return higher
 
 

@@ -36,7 +36,7 @@ class Pool:
         menus: the last menu by scope and size of items, of those for which menus were asked.
         price: points that a second of a worker is worth.
         priced_s: when the price was found.
-        higher: the queries to expect of each priority and of those above it.
+        higher: by rank, the queries to expect of its priority and of those above it.
     """
 
     menus: dict[tuple[str, int], Menu] = field(default_factory=dict)

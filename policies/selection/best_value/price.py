@@ -207,10 +207,10 @@ def share_out(work_s: FloatArray, workers: FloatArray) -> FloatArray:
 
 
 class Higher(NamedTuple):
-    """The queries of higher priorities to expect.
+    """The queries to expect that a batch of some rank may keep waiting.
 
     Attributes:
-        points_per_s: what each kind of them is worth, shape (k,).
+        points_per_s: what each kind of them is worth to the batch, shape (k,).
         patience_s: how long each can wait for a worker, shape (k,).
     """
 

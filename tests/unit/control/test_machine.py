@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.unserved_demand import UnservedDemand
 from modelless.policies.seams import ScalingPolicy
-from modelless.policies.views import Instance, Pool, WorkerState
+from modelless.policies.views import ClusterView, Instance, Pool, Targets, WorkerState
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from tests.unit.dispatch.world import CPU
 
@@ -111,6 +111,21 @@ class TestTicks:
         assert loads(tick(machine, 1.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
         assert loads(tick(machine, 2.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
         assert loads(tick(machine, 3.0, worker("w", A), worker("v"), waiting)) == []
+
+    def test_of_the_demand_policies_see_how_much_came_before_and_waits(self) -> None:
+        class Looks(Wants):
+            def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+                views.append(view)
+                return super().targets(view, forecast_per_s)
+
+        views: list[ClusterView] = []
+        machine = control(Looks())
+        came = {"kinds": {(A, 10.0, 0.0): (1, 1)}, "arrivals": {A: 1}}
+        waits = {"interval_s": 1.0, "queued": 1, "held": {(A, 10.0, 0.0): (2, 2)}}
+        for now_s, more in ((1.0, came), (2.0, {})):
+            tick(machine, now_s, worker("w"), gateway(**waits, **more))
+        seen = [[(d.rate_per_s, d.waiting_per_s) for d in view.demands] for view in views]
+        assert seen[-2:] == [[(2.0, 1.0)], [(2.0, 2.0)]]
 
     def test_what_only_another_gateway_holds_is_loaded_for_a_query_that_waits(self) -> None:
         def with_device(name: str, *held: str, **more: Any) -> MemberReported:

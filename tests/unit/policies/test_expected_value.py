@@ -174,6 +174,38 @@ def test_time_has_a_price_once_demand_exceeds_it() -> None:
         assert least <= prices["gpu"] <= most
 
 
+def two_classes(gpu_s: float, cpu_s: float) -> list[VariantFacts]:
+    latencies = {"gpu": [gpu_s], "cpu": [cpu_s]}
+    return [make_facts("a/m/v@1", 80.0, latencies, memory_bytes=10.0, load_s=1.0)]
+
+
+def test_a_busy_worker_is_late_though_no_query_prefers_its_class() -> None:
+    """All of it is better on the GPU; a CPU that is always busy still makes it wait."""
+    offer = offer_of(two_classes(0.1, 4.0), ["cpu", "gpu"])
+    kinds = [KindRate("a", 10.0, 0.0, 1.0, 2.0)]
+    for busy, most in ((0.1, 0.05), (1.0, 1.0)):
+        (task,), _ = worth_of(kinds, offer, np.ones(2), np.array([busy, 0.5]), {}, 100.0, 0.9)
+        cpu = int(np.flatnonzero(offer.class_of[task.rows] == 0)[0])
+        assert most / 2.0 <= task.blocked[0, cpu] <= most, busy
+
+
+@pytest.mark.parametrize(("peers", "busy", "pays"), [(0, 0.2, 1), (3, 0.2, 0), (0, 1.0, 0)])
+def test_a_slow_query_pays_for_those_that_cannot_wait_for_it(
+    peers: int, busy: float, pays: int
+) -> None:
+    """Two a second can wait for 80 ms, for 180 points; peers would serve them, or nobody would."""
+    hasty = variant("a", 10.0, latency_s=0.02)
+    slow = variant("b", 10.0, latency_s=0.48)
+    offer = offer_of([hasty, slow], ["gpu"])
+    kinds = [KindRate("a", 0.1, 0.0, 1.0, 2.0), KindRate("b", 9.0, 0.0, 1.0, 0.01)]
+    workers = np.array([1.0 + peers])
+    worth, prices = worth_of(kinds, offer, workers, np.array([busy]), {}, 100.0, 0.9)
+    paid = 180.0 - worth[1].gain[0, 0]
+    lost = 2.0 * 180.0 * (0.48 - 0.08) * (1.0 - busy)
+    assert prices["gpu"] < 1.0
+    assert paid == pytest.approx(lost * pays, abs=8.0)
+
+
 def test_batches_form_of_what_arrives_within_half_the_limit() -> None:
     facts = make_facts("a/m/v@1", 80.0, {"gpu": [0.1 + 0.01 * n for n in range(16)]})
     offer = offer_of([facts], ["gpu"])
@@ -260,6 +292,16 @@ class TestRates:
 
     def test_a_new_scope_comes_in_by_its_forecast(self) -> None:
         assert KindRates(300.0).rates({"b": 50.0, "c": float("nan")})[0].scope == "b"
+
+    def test_a_query_that_waits_for_a_load_counts_once(self) -> None:
+        rates, told = KindRates(60.0), KindRates(60.0)
+        for second in range(60):
+            came = Demand("a", 60.0, 0.0, 1.0, waiting_per_s=float(second > 0))
+            lost = Demand("a", 60.0, 0.0, 1.0, waiting_per_s=1.0)  # when it came was not reported
+            for each, demand in ((rates, came), (told, lost)):
+                each.observe(ClusterView(float(second), {}, (), (), {}, {}, demands=(demand,)))
+        for each in (rates, told):
+            assert each.rates({})[0].rate_per_s == pytest.approx(1.0 / 38.0, rel=0.1)
 
     def test_the_same_instant_twice_teaches_once(self) -> None:
         rates = KindRates(300.0)
