@@ -98,7 +98,7 @@ class TestStore:
     def test_a_change_in_the_store_reaches_whoever_waits(self, home: Path) -> None:
         async def talk() -> tuple[Service, Service]:
             seen: list[VersionsChanged] = []
-            store = VersionStore(home, SERVED, seen.append)
+            store = VersionStore(home, SERVED, lambda: SERVED, seen.append)
             before = await store.watch("")
             version = add_version(home)
             await store.look()
@@ -122,7 +122,7 @@ class TestStore:
         self, home: Path, end: type[VersionEffect], current: int, earlier: tuple[int, ...]
     ) -> None:
         async def talk() -> Service:
-            store = VersionStore(home, SERVED, lambda _: None)
+            store = VersionStore(home, SERVED, lambda: SERVED, lambda _: None)
             for _ in range(2):  # the machine repeats it
                 store.write(end(trial, "so it is", {"share": 0.2}))
             await store.look()
@@ -134,10 +134,10 @@ class TestStore:
 
     def test_evidence_is_kept_for_a_control_loop_that_starts_anew(self, home: Path) -> None:
         async def talk() -> list[VersionsChanged]:
-            store = VersionStore(home, SERVED, lambda _: None)
+            store = VersionStore(home, SERVED, lambda: SERVED, lambda _: None)
             store.write(KeepEvidence(trial, {"slow_step": 3}))
             await store.look()
-            return [store.latest, VersionStore(home, SERVED, lambda _: None).latest]
+            return [store.latest, VersionStore(home, SERVED, lambda: SERVED, lambda _: None).latest]
 
         trial = try_version(home)
         first, second = asyncio.run(talk())
