@@ -102,9 +102,7 @@ def remove(
     return Removed(str(path), tuple(ids), sum(size > 0 for size in sizes), sum(sizes))
 
 
-def retire(
-    registry: Registry, name: str, who: str, reason: str, *, undo: bool
-) -> tuple[str, ...]:
+def retire(registry: Registry, name: str, who: str, reason: str, *, undo: bool) -> tuple[str, ...]:
     """Take the variants of a scope out of service, or with ``undo`` back into it; returns names.
 
     A running cluster lets in no new queries for them, and unloads them when it has answered those

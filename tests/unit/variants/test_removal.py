@@ -106,8 +106,16 @@ def test_what_a_promotion_left_behind_is_forgotten_by_rollback(registry: Registr
     ("name", "more", "said"),
     [
         (f"{NAME}@1", {}, f"current one.*modelless promote {NAME}@3.*modelless remove {NAME}"),
-        (f"{NAME}@2", {"held": {f"{NAME}@2": "worker w1"}}, f"loaded by worker w1.*modelless retire {NAME}"),
-        ("pixels/mean/other", {"is_up": True}, "does not serve.*modelless retire pixels/mean/other"),
+        (
+            f"{NAME}@2",
+            {"held": {f"{NAME}@2": "worker w1"}},
+            f"loaded by worker w1.*modelless retire {NAME}",
+        ),
+        (
+            "pixels/mean/other",
+            {"is_up": True},
+            "does not serve.*modelless retire pixels/mean/other",
+        ),
         ("pixels", {"is_up": True}, "modelless retire pixels/mean"),
     ],
 )
