@@ -26,8 +26,8 @@ KEPT = {
         Setup(memory_mib=600, pinned=("beta/one",), end_s=12.0),
         (Item(2.0, "load", "both", 9.0, 20.0), Item(7.0, "promote", "beta/one/int8", value=2)),
     ),
-    "not a failure, but what no seed does: a task is retired under load, and another variant while a "
-    "gateway hangs; both come back, and no query waits for what is gone": Schedule(
+    "not a failure, but what no seed does: a task is retired under load, and another variant while "
+    "a gateway hangs; both come back, and no query waits for what is gone": Schedule(
         4,
         Setup(gateways=2, memory_mib=1500, end_s=30.0),
         (
