@@ -11,7 +11,9 @@ from modelless.common.errors import NotFoundError
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.vocabulary import Model, Task, Variant
 
-_RETIRED: Final = "it was retired or removed: 'modelless retire --undo' takes back what was retired"
+_RETIRED: Final = (
+    "it was retired or removed, or is dominated: see 'modelless variants --all-versions'"
+)
 _NO_VERSION: Final = 0
 """As the current version: versions are numbered from 1."""
 

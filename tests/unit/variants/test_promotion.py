@@ -102,7 +102,7 @@ def test_a_catalog_lets_nobody_name_what_was_retired_and_still_knows_it(
         fewer.resolve(NAME)
     nothing = catalog.with_current({}, {NAME, "pixels/mean/other"})
     assert not nothing.tasks
-    with pytest.raises(NotFoundError, match=r"is not served: it was retired.*--undo"):
+    with pytest.raises(NotFoundError, match=r"is not served: it was retired.*modelless variants"):
         nothing.resolve("pixels")
 
 
