@@ -210,7 +210,7 @@ def remove(
 
     Files that another variant has, or was made of, stay. The history stays, too, and a version that
     was removed is never given again. What is in use is refused: what is loaded, on trial, or
-    current while there are other versions.
+    current while there are other versions. What a running modelless serves is retired first.
 
     Examples: modelless remove imagenet/mynet/int8-224@2; modelless remove imagenet/mynet
     """
@@ -240,6 +240,9 @@ def retire(
     as_json: Json = False,
 ) -> None:
     """Take variants out of service; they stay registered, with their profiles and files.
+
+    A running modelless lets in no new queries for them within a second, answers those that it has,
+    and then unloads them.
 
     Examples: modelless retire imagenet/mynet; modelless retire imagenet/mynet --undo
     """

@@ -115,8 +115,8 @@ def version_effects(
     """Return the loads and unloads that versions need beside the plan, whatever the policies are.
 
     A version on trial is loaded wherever its variant is, room allowing. A version that was rolled
-    back, or replaced twice, is unloaded. The predecessor stays until its room is needed, so that a
-    rollback is quick.
+    back, replaced twice or retired is unloaded. The predecessor stays until its room is needed, so
+    that a rollback is quick.
 
     Args:
         busy: workers that the plan has orders for now; their turn comes at a later tick.
@@ -143,8 +143,9 @@ def version_effects(
 
 
 def _outdated(service: Service, held: Mapping[str, Instance]) -> list[str]:
-    kept: set[str] = set()
+    kept = set(service.serving(tuple(held)))
     for line in service.lines.values():
-        kept.update(line.in_service, line.serving(held))
-        kept.update(f"{line.name}@{each}" for each in line.earlier[-1:])
+        kept.update(line.in_service)
+        if not line.retired:
+            kept.update(f"{line.name}@{each}" for each in line.earlier[-1:])
     return [each for each in held if name_of(each) in service.lines and each not in kept]

@@ -17,25 +17,33 @@ class Service:
     Attributes:
         token: differs from that of every other one that a control loop published.
         lines: by ``task/model/variant``; variants without one are served in any version.
+        leaving: names of lines that were retired lately. What came before may still be waiting for
+            them, so workers go on serving them.
     """
 
     token: str = ""
     lines: Mapping[str, Line] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        return tuple(line.trial for line in self.lines.values() if line.trial is not None)
+        lines = self.lines.values()
+        return tuple(line.trial for line in lines if line.trial is not None and not line.retired)
+
+    @property
+    def retired(self) -> frozenset[str]:
+        """The names of variants that no new query gets."""
+        return frozenset(name for name, line in self.lines.items() if line.retired)
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The names of retired variants that serve nothing any more."""
+        return self.retired - self.leaving
 
     @property
     def in_service(self) -> frozenset[str]:
         """The ids of all versions that are current or on trial."""
         return frozenset(each for line in self.lines.values() for each in line.in_service)
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The ids of the versions that somebody asked for: on trial, or promoted."""
-        promoted = {line.current_id for line in self.lines.values() if line.earlier}
-        return frozenset(promoted | {trial.variant_id for trial in self.trials})
 
     def check(self, variant_id: str) -> None:
         """Whether that version is in service; NotFoundError says which are."""
@@ -54,7 +62,7 @@ class Service:
         choice is made for the queries that wait for it, and a batch that runs on it ends there.
         """
         served: set[str] = set()
-        for name in {name_of(each) for each in held}:
+        for name in {name_of(each) for each in held} - self.gone:
             line = self.lines.get(name)
             mine = [each for each in held if name_of(each) == name]
             served.update(mine if line is None else line.serving(mine))
@@ -70,6 +78,8 @@ class Service:
         """
         wanted = set()
         for line in self.lines.values():
+            if line.retired:
+                continue
             ids = [f"{line.name}@{each}" for each in (line.current, *reversed(line.earlier))]
             wanted.add(next((each for each in ids if _is_placeable(facts.get(each))), ids[0]))
         return tuple(
@@ -92,8 +102,8 @@ class Service:
 
     def _is_pinned(self, instance: Instance) -> bool:
         line = self.lines.get(name_of(instance.variant_id))
-        if line is None:
-            return instance.pinned
+        if line is None or line.retired:
+            return instance.pinned and line is None
         is_tried = line.trial is not None and instance.variant_id == line.trial.variant_id
         return is_tried or (instance.pinned and instance.variant_id == line.current_id)
 

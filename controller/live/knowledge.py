@@ -12,7 +12,9 @@ from pathlib import Path
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live.servable import Servable
+from modelless.policies.scopes import task_of
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.dominated import without_dominated
 from modelless.profiler.cost_model.host_model import CostInputs, cost_inputs_of, read_measurements
@@ -50,6 +52,11 @@ class Knowledge:
     fetch: Callable[[str], Path]
     worker_classes: frozenset[str]
 
+    @property
+    def served(self) -> dict[str, int]:
+        """The current version of each variant, by ``task/model/variant``."""
+        return {name_of(variant.id): variant.version for variant in self.catalog.variants}
+
     def servable(self) -> Servable:
         """Return what of the catalog can be served, and why not the rest."""
         return Servable(self.catalog, self.cost_model, self.worker_classes)
@@ -60,19 +67,15 @@ class Knowledge:
             raise InvalidInputError.of("device_class", name, ", ".join(self.device_classes))
         return self.device_classes[name]
 
-    def with_versions_of(self, newer: Knowledge) -> Knowledge:
-        """The same tasks, variants and device classes, with versions that were registered since."""
-        mine = self.catalog
-        served = {name_of(variant.id): variant.version for variant in mine.variants}
-        added = [v for v in newer.catalog.versions.values() if name_of(v.id) in served]
-        catalog = Catalog(
-            mine.tasks.values(),
-            mine.models.values(),
-            [*mine.versions.values(), *added],
-            mine.left_out,
-            served,
-        )
+    def grown_by(self, newer: Knowledge, service: Service) -> Knowledge:
+        """The same, with what a newer one has of what is in service; device classes stay."""
+        catalog = self.catalog.grown_by(newer.catalog, service.lines.keys() - service.retired)
         return replace(self, catalog=catalog, cost_model=newer.cost_model, fetch=newer.fetch)
+
+    def served_by(self, service: Service) -> Knowledge:
+        """The same for new queries: with the versions in service, and nothing that was retired."""
+        current = {line.name: line.current for line in service.lines.values()}
+        return replace(self, catalog=self.catalog.with_current(current, service.retired))
 
     def load_s(self, device_class: str, variant_id: str) -> float:
         """How long loading the variant should take there, seconds; not finite if unknown."""
@@ -106,8 +109,11 @@ class Knowledge:
         return tuple(facts)
 
 
-def read_knowledge(home: Path, settings: Settings) -> Knowledge:
+def read_knowledge(home: Path, settings: Settings, *, anew: bool = False) -> Knowledge:
     """Read the store in ``home``.
+
+    Args:
+        anew: it was read before, and serving goes on: there may be nothing left to serve.
 
     Raises:
         NotFoundError: nothing is registered, or nothing has a profile yet: says what to run; or
@@ -116,13 +122,12 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
     """
     with closing(open_registry(home)) as registry:
         known = registry.catalog()
-        named = [known.resolve(name).task for name in settings.tasks]
-        tasks = named or list(known.tasks.values())
-        names = {task.name for task in tasks}
-        for scope in settings.residency.scopes:
-            known.resolve(scope)
+        if not anew:
+            for scope in (*settings.tasks, *settings.residency.scopes):
+                known.resolve(scope)
+        names = {task_of(name) for name in settings.tasks} or known.tasks.keys()
         catalog = Catalog(
-            tasks,
+            [task for task in known.tasks.values() if task.name in names],
             [model for model in known.models.values() if model.task in names],
             [variant for variant in known.versions.values() if variant.task in names],
             current=known.current,
@@ -145,10 +150,10 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         fetch = registry.artifacts.locate
     cost_model = cost_inputs.model()
-    if not catalog.variants:
+    if not catalog.variants and not anew:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
     served = {variant.id for variant in catalog.variants}
-    if not any(placement.variant_id in served for placement in cost_model.placements):
+    if not anew and not any(each.variant_id in served for each in cost_model.placements):
         raise NotFoundError(
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
@@ -164,18 +169,20 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
 
 
 class Rereader:
-    """Reads the store anew, for versions that were registered or profiled since the start.
-
-    Dominated variants are not left out again: which variants are served was decided at the start,
-    and these versions of them were asked for.
-    """
+    """Reads the store anew, for what was registered or profiled since the start."""
 
     def __init__(self, home: Path, settings: Settings) -> None:
         self._home = home
-        self._settings = settings.model_copy(update={"serve_dominated": True})
+        self._settings = settings
 
     def __call__(self) -> Knowledge:
-        return read_knowledge(self._home, self._settings)
+        """Return what is known, with the dominated: what is in service is decided elsewhere."""
+        everything = self._settings.model_copy(update={"serve_dominated": True})
+        return read_knowledge(self._home, everything, anew=True)
+
+    def served(self) -> dict[str, int]:
+        """Return what a start would serve now: its current version by ``task/model/variant``."""
+        return read_knowledge(self._home, self._settings, anew=True).served
 
     def count_points(self, variant_ids: Collection[str]) -> dict[str, int]:
         """How many points of these variants the store has, of any machine, by id; StoreError."""

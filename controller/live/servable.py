@@ -76,12 +76,12 @@ class Servable:
         return (
             f"{what} has no profile on {'any of the device classes' if several else 'device class'}"
             f" {', '.join(self._device_classes)}: run 'modelless profile {name} --device-class "
-            f"{','.join(self._device_classes)}', and then start modelless again"
+            f"{','.join(self._device_classes)}'; a running modelless serves it seconds later"
         )
 
 
 def _without_variants(task: str) -> str:
     return (
-        f"task {task} has no variants: 'modelless register' adds one; profile it, and then start "
-        "modelless again"
+        f"task {task} has no variants: 'modelless register' adds one, and 'modelless profile' lets "
+        "it serve"
     )

@@ -1,4 +1,4 @@
-"""Follows which versions are in service, in a gateway, a pool's worker or the control loop."""
+"""Follows what is in service, in a gateway, a pool's worker or the control loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class VersionFollower:
     """Keeps a process's knowledge and what is in service up to date.
 
     Args:
-        reread: reads it anew; called in a thread, when a version is in service that was registered
-            since, or when one that was asked for had no profile and now has more of it.
+        reread: reads it anew; called in a thread, when something is in service that was registered
+            since, or that had no profile and now has more of it.
         on_service: called with the versions in service, as soon as they change.
     """
 
@@ -71,14 +71,14 @@ class VersionFollower:
         if not is_profiled and not is_new:
             return
         newer = await asyncio.to_thread(self._reread)
-        self._knowledge = self._knowledge.with_versions_of(newer)
+        self._knowledge = self._knowledge.grown_by(newer, service)
         self._servable = self._knowledge.servable().variant_ids
         self._learned = points
         self._on_knowledge(self._knowledge)
 
     async def _count_points(self, service: Service) -> dict[str, int]:
-        """The store's points of what was wanted before it was profiled, until it is not wanted."""
-        wanted = service.wanted
+        """The store's points of what is in service and was not profiled when that began."""
+        wanted = service.in_service
         self._unprofiled = (self._unprofiled & wanted) | (wanted - self._servable)
         if not self._unprofiled:
             return {}

@@ -134,17 +134,17 @@ def retire(
 ) -> tuple[str, ...]:
     """Take the variants of a scope out of service, and return their names; they stay registered.
 
+    A running cluster answers the queries that it has, and lets in no new ones for them.
+
     Args:
         name: ``task``, ``task/model`` or ``task/model/variant``.
 
     Raises:
         NotFoundError: there is no such thing.
-        InvalidInputError: it is in use, or there is nothing to do.
+        InvalidInputError: one is in a canary, or there is nothing to do.
     """
     with open_home(home) as registry:
-        return removal.retire(
-            registry, name, user_name(), reason or _REASON, _held_now(home), undo=undo
-        )
+        return removal.retire(registry, name, user_name(), reason or _REASON, undo=undo)
 
 
 def _held_now(home: Home) -> dict[str, str]:

@@ -360,6 +360,10 @@ class Cluster:
                 store.promote(target, int(value))
             case "roll back":
                 store.roll_back(target)
+            case "retire":  # for a while
+                store.set_retired(target, is_retired=True)
+                yield length_s
+                store.set_retired(target, is_retired=False)
 
     def _cut(self, length_s: float, one: Process, *others: Process) -> Task:
         """Let a process and others not reach each other."""

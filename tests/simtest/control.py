@@ -23,7 +23,7 @@ from tests.simtest.fleet import Knowledge, knowledge_of
 from tests.simtest.schedule import settings_of
 from tests.simtest.world import EPOCH_S, Process, Respond, Timer
 
-LOOK_S, WATCH_VERSIONS_S, WATCH_CALLS_S = 0.2, 3.0, 2.0
+LOOK_S, WATCH_VERSIONS_S, WATCH_CALLS_S, LEAVE_S = 0.2, 3.0, 2.0, 10.0
 RULES = TrialRules(
     alpha=0.4,
     error_tolerance=0.4,
@@ -72,6 +72,10 @@ class Store:
         line, version = self.line(name), min(version, self.newest)
         if line.current != version and (line.trial is None or line.trial.version == version):
             self._set(Line(name, version, (*line.earlier, line.current)))
+
+    def set_retired(self, name: str, *, is_retired: bool) -> None:
+        """Take a variant out of service, or back into it."""
+        self._set(replace(self.line(name), retired=is_retired))
 
     def roll_back(self, name: str) -> None:
         """Take the latest change of a line back."""
@@ -127,6 +131,7 @@ class ControlProcess(Process):
         self._wake: Timer | None = None
         self._service = Service()
         self._change = -1
+        self._left_s: dict[str, float] = {}  # when lines were retired
         self._to_write: list[Any] = []
 
     def answer(self, method: str, arguments: tuple[Any, ...], respond: Respond) -> None:
@@ -227,15 +232,25 @@ class ControlProcess(Process):
         if not store.is_away:  # what cannot be written is lost, and the machine repeats it
             for effect in effects:
                 store.write(effect)
-            if store.change != self._change:
+            is_over = any(self.now_s - at_s >= LEAVE_S for at_s in self._left_s.values())
+            if store.change != self._change or is_over:
                 self._read_versions()
         self.after(LOOK_S, self._look)
 
     def _read_versions(self) -> None:
         store = self.cluster.store
         self._change = store.change
-        lines = {name: store.line(name) for name in fleet.LADDER}
-        self._service = Service(f"{self.name}/{store.change}", lines)
+        lines, before = {name: store.line(name) for name in fleet.LADDER}, self._service.lines
+        for name, line in lines.items():
+            if line.retired and name in before and not before[name].retired:
+                self._left_s[name] = self.now_s
+        self._left_s = {
+            name: at_s
+            for name, at_s in self._left_s.items()
+            if lines[name].retired and self.now_s - at_s < LEAVE_S
+        }
+        token = f"{self.name}/{store.change}/{sorted(self._left_s)}"
+        self._service = Service(token, lines, frozenset(self._left_s))
         if any(each not in self._knowledge.variants for each in self._service.in_service):
             self._knowledge = store.read()
             self._handle(messages.FactsChanged(self._knowledge.facts, fleet.CLASSES))

@@ -200,9 +200,11 @@ class Checks:
             line = self._cluster.store.line(name_of(variant_id))
             may_be = {*line.in_service, *line.serving(ready)}
             may_be.update(f"{line.name}@{n}" for n in line.earlier[-1:])
+            may_be = set() if line.retired else may_be
             seen = f"{name} holds {ready}: {line}"
             yield "versions", variant_id not in may_be and seen
-            yield "current versions", has_room and line.current_id not in ready and seen
+            is_wanted = has_room and not line.retired
+            yield "current versions", is_wanted and line.current_id not in ready and seen
 
     # -- at the end ---------------------------------------------------------------------------
 

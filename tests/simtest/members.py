@@ -32,6 +32,7 @@ from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
 from modelless.variants.estimates import Load
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
 from tests.simtest.world import Call, GoneError, Process, Respond, Task, Timer
@@ -662,15 +663,20 @@ class Gateway(Member):
         self.decide(dispatch.Advised(self.arms.add_arms(self._shares)))
 
     def on_service(self, service: Service) -> None:
+        was_gone = self.service.gone
         super().on_service(service)
         self.arms.set_trials(service.trials)
         self.on_device_change()
         self.tell_of_others()
+        if service.gone != was_gone:
+            self.on_knowledge()
         if self._shares:
             self._advise()
 
     def on_knowledge(self) -> None:
-        self.decide(dispatch.CatalogChanged(self.knowledge.variants, self._model))
+        known, gone = self.knowledge.variants, self.service.gone
+        variants = {each: known[each] for each in known if name_of(each) not in gone}
+        self.decide(dispatch.CatalogChanged(variants, self._model))
 
     def on_device_change(self) -> None:
         if self.device is not None:

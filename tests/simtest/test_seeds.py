@@ -26,6 +26,18 @@ KEPT = {
         Setup(memory_mib=600, pinned=("beta/one",), end_s=12.0),
         (Item(2.0, "load", "both", 9.0, 20.0), Item(7.0, "promote", "beta/one/int8", value=2)),
     ),
+    "not a failure, but what no seed does: a task is retired under load, and another variant while "
+    "a gateway hangs; both come back, and no query waits for what is gone": Schedule(
+        4,
+        Setup(gateways=2, memory_mib=1500, end_s=30.0),
+        (
+            Item(2.0, "load", "both", 24.0, 15.0),
+            Item(6.0, "retire", "beta/one/int8", 16.0),
+            Item(6.5, "retire", "beta/two/fp32", 14.0),
+            Item(8.0, "hang", "gateway:0", 3.0),
+            Item(9.0, "retire", "alpha/middle/fp32", 12.0),
+        ),
+    ),
     "a device that was resized took a copy that still ran a batch of the former class, and was to "
     "go, for one of the new class when it was ordered again": Schedule(
         13,

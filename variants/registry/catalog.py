@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from modelless.common.errors import NotFoundError
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.vocabulary import Model, Task, Variant
+
+_RETIRED: Final = (
+    "it was retired or removed, or is dominated: see 'modelless variants --all-versions'"
+)
+_NO_VERSION: Final = 0
+"""As the current version: versions are numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +82,41 @@ class Catalog:
             self.current,
         )
 
-    def with_current(self, current: Mapping[str, int]) -> Catalog:
+    def with_current(
+        self, current: Mapping[str, int], retired: Collection[str] = frozenset()
+    ) -> Catalog:
         """The same with these as the current versions, of those that it knows; others stay.
 
         Args:
             current: by ``task/model/variant``.
+            retired: names of variants of which none is current. Tasks that have no others go;
+                versions stay known.
         """
         before = {"/".join(_key(variant)): variant.version for variant in self.variants}
         known = {name: v for name, v in current.items() if f"{name}@{v}" in self.versions}
+        left_out = {v.id: _RETIRED for v in self.variants if "/".join(_key(v)) in retired}
+        gone = {self.versions[each].task for each in left_out}
+        gone -= {v.task for v in self.variants if v.id not in left_out}
         return Catalog(
-            self.tasks.values(),
+            (task for task in self.tasks.values() if task.name not in gone),
             self.models.values(),
             self.versions.values(),
+            {**self.left_out, **left_out},
+            {**before, **known, **dict.fromkeys(retired, _NO_VERSION)},
+        )
+
+    def grown_by(self, newer: Catalog, names: Collection[str]) -> Catalog:
+        """The same, and what a newer one has of these ``task/model/variant``."""
+        added = [each for each in newer.versions.values() if "/".join(_key(each)) in names]
+        tasks = {each.task: newer.tasks[each.task] for each in added}
+        models = {key: newer.models[key] for key in ((each.task, each.model) for each in added)}
+        current = {"/".join(_key(each)): each.version for each in (*newer.variants, *self.variants)}
+        return Catalog(
+            {**self.tasks, **tasks}.values(),
+            {**self.models, **models}.values(),
+            [*self.versions.values(), *added],
             self.left_out,
-            {**before, **known},
+            current,
         )
 
     def resolve(self, name: str, version: str | int | None = None) -> Scope:
@@ -105,9 +133,11 @@ class Catalog:
         path = parse_path(name, version)
         task = self.tasks.get(path.task)
         if task is None:
+            self._refuse_left_out(path)
             raise not_found("task", path.task, self.tasks, "'modelless zoo add imagenet' adds one.")
         mine = [variant for variant in self.variants if variant.task == task.name]
         if not mine:
+            self._refuse_left_out(path)
             raise NotFoundError(f"Task {task.name!r} has no variants yet: register one.")
         if path.model is not None:
             models = {variant.model for variant in mine}

@@ -24,6 +24,7 @@ from modelless.variants.store.queries import (
     latest_change,
     lines_in,
     registered_lines,
+    registered_state,
     variants_in,
 )
 from modelless.variants.store.tables import HistoryRow, VersionLineRow, utc_now
@@ -60,10 +61,13 @@ def read_lines(store: Store) -> Lines:
         return Lines(latest_change(session), every, frozenset(changed))
 
 
-def read_change(store: Store) -> int:
-    """The number of the latest change: what to ask often. StoreError if it cannot be read."""
+def read_change(store: Store) -> tuple[int, object]:
+    """The number of the latest change to a line, and what differs after one to what is registered.
+
+    This is what to ask often. StoreError if it cannot be read.
+    """
     with store.session() as session:
-        return latest_change(session)
+        return latest_change(session), registered_state(session)
 
 
 def read_evidence(store: Store, trial: Trial) -> Mapping[str, Any] | None:

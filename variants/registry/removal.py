@@ -41,7 +41,7 @@ from modelless.variants.vocabulary import Variant
 RETIRED, REINSTATED = "retired", "reinstated"
 """The history's kinds of rows that say so; ``registry.REMOVED`` is the third."""
 
-_DOWN: Final = "Take it down first: modelless down."
+_RETIRE: Final = "Retire it first: 'modelless retire {}'; it is unloaded seconds later."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +102,22 @@ def remove(
     return Removed(str(path), tuple(ids), sum(size > 0 for size in sizes), sum(sizes))
 
 
-def retire(
-    registry: Registry, name: str, who: str, reason: str, held: Mapping[str, str], *, undo: bool
-) -> tuple[str, ...]:
+def retire(registry: Registry, name: str, who: str, reason: str, *, undo: bool) -> tuple[str, ...]:
     """Take the variants of a scope out of service, or with ``undo`` back into it; returns names.
+
+    A running cluster lets in no new queries for them, and unloads them when it has answered those
+    that it has.
 
     Args:
         registry: of the variants.
         name: ``task``, ``task/model`` or ``task/model/variant``.
         who: asks for it.
         reason: a sentence for the history.
-        held: who holds a variant loaded now, by its id.
         undo: take them back into service.
 
     Raises:
         NotFoundError: there is no such thing.
-        InvalidInputError: a version was named; it is in use; or there is nothing to do.
+        InvalidInputError: a version was named, one is in a canary, or there is nothing to do.
         StoreError: the store refused.
     """
     path = parse_path(name)
@@ -128,7 +128,7 @@ def retire(
         chosen = _chosen(session, path)
         ids = [variant.id for variant in chosen]
         if not undo:
-            _refuse_held(ids, held)
+            _refuse_on_trial(chosen, lines_in(session))
         is_retired = VariantRow.retired_at.is_not(None)
         some = VariantRow.id.in_(ids), is_retired if undo else ~is_retired
         found = session.scalars(select(VariantRow.id).where(*some))
@@ -167,22 +167,31 @@ def _refuse_held(ids: Sequence[str], held: Mapping[str, str]) -> None:
     for each in ids:
         if each in held:
             raise InvalidInputError.of(
-                "in use", each, f"what nothing holds; loaded by {held[each]}", _DOWN
+                "in use",
+                each,
+                f"what nothing holds; loaded by {held[each]}",
+                _RETIRE.format(name_of(each)),
             )
+
+
+def _refuse_on_trial(chosen: Sequence[Variant], lines: Mapping[str, Line]) -> None:
+    for variant in chosen:
+        line = lines.get(name_of(variant.id))
+        trial = line.trial if line is not None else None
+        if trial is not None and variant.version in (trial.version, trial.against):
+            raise InvalidInputError.of(
+                "in use", variant.id, f"a version that is not in the canary of {trial.variant_id}",
+                f"End it first: modelless rollback {trial.name}.",
+            )  # fmt: skip
 
 
 def _refuse_in_service(
     session: Session, chosen: Sequence[Variant], left: Mapping[str, list[int]], *, is_up: bool
 ) -> None:
     lines: dict[str, Line] = {**registered_lines(session), **lines_in(session)}
+    _refuse_on_trial(chosen, lines)
     for variant in chosen:
         line = lines[name_of(variant.id)]
-        trial = line.trial
-        if trial is not None and variant.version in (trial.version, trial.against):
-            raise InvalidInputError.of(
-                "in use", variant.id, f"a version that is not in the canary of {trial.variant_id}",
-                f"End it first: modelless rollback {line.name}.",
-            )  # fmt: skip
         if variant.version != line.current:
             continue
         if left[line.name]:
@@ -191,10 +200,11 @@ def _refuse_in_service(
                 f"Make another one current: modelless promote {line.name}@{left[line.name][-1]}; "
                 f"or remove them all: modelless remove {line.name}.",
             )  # fmt: skip
-        if is_up:
+        if is_up and session.get_one(VariantRow, variant.id).retired_at is None:
             raise InvalidInputError.of(
-                "in use", variant.id, "what the running modelless does not serve", _DOWN
-            )
+                "in use", variant.id, "what the running modelless does not serve",
+                _RETIRE.format(line.name),
+            )  # fmt: skip
 
 
 def _made_of(session: Session, ids: Collection[str]) -> dict[str, int]:

@@ -115,12 +115,14 @@ class Line:
         current: what serves, or will as soon as it is loaded.
         earlier: what was current before, oldest first; the last is what ``rollback`` returns to.
         trial: of another version, if there is one.
+        retired: whether the variant is out of service: no new query gets it.
     """
 
     name: str
     current: int
     earlier: tuple[int, ...] = ()
     trial: Trial | None = None
+    retired: bool = False
 
     @property
     def current_id(self) -> str:
@@ -130,6 +132,8 @@ class Line:
     @property
     def in_service(self) -> tuple[str, ...]:
         """The ids that are wanted: the current version and the one on trial."""
+        if self.retired:
+            return ()
         return (self.current_id, self.trial.variant_id) if self.trial else (self.current_id,)
 
     def serving(self, held: Collection[str]) -> tuple[str, ...]:

@@ -55,6 +55,13 @@ def registered_lines(session: Session) -> dict[str, Line]:
     return {name: Line(name, version) for name, version in named}
 
 
+def registered_state(session: Session) -> tuple[object, ...]:
+    """A value that changes when a variant is registered, removed, retired or reinstated."""
+    added, retired = VariantRow.added_at, VariantRow.retired_at
+    counts = (func.count(), func.max(added), func.count(retired), func.max(retired))
+    return tuple(session.execute(select(*counts).select_from(VariantRow)).one())
+
+
 def latest_change(session: Session) -> int:
     """The number of the latest change to any line; 0 if there was none."""
     return session.scalar(select(func.max(VersionLineRow.number))) or 0

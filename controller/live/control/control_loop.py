@@ -59,7 +59,6 @@ from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.recordings import open_control
 from modelless.controller.live.version_follower import VersionFollower
-from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
 
 # The part of the status about each gateway and worker.
@@ -180,9 +179,8 @@ class ControlLoop:
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._history = HistoryNotes(home, settings.history.max_entries)
         self._last_run = LastRun(home)
-        self._versions = VersionStore(
-            home, {name_of(v.id): v.version for v in knowledge.catalog.variants}, self._handle
-        )
+        reread = Rereader(home, settings)
+        self._versions = VersionStore(home, knowledge.served, reread.served, self._handle)
         asked = settings.residency.preload
         preload = read_last_run(home) if asked == "last-run" else asked
         self._control, self._tape = open_control(
@@ -191,11 +189,12 @@ class ControlLoop:
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
         self._learn(knowledge)
         self._handle(self._versions.latest)
+        self._note_served(self._versions.latest.service)
         self._pins = _read_pins(home / _PINS)
         if self._pins:
             self._handle(PinsChanged(self._pins))
         follower = VersionFollower(
-            knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
+            knowledge, reread, self._versions.watch, self._note_served, self._on_knowledge
         )
         self._following = asyncio.create_task(follower.follow_forever())
         self._tenants = TenantTotals(home, time.time())
@@ -358,8 +357,16 @@ class ControlLoop:
 
     # -- the machine --------------------------------------------------------------------------
 
+    def _on_knowledge(self, knowledge: Knowledge) -> None:
+        self._learn(knowledge)
+        self._note_served(self._versions.latest.service)
+        self._versions.renew()
+
+    def _note_served(self, service: Service) -> None:
+        self._not_served = self._knowledge.served_by(service).servable().not_served
+
     def _learn(self, knowledge: Knowledge) -> None:
-        self._not_served = knowledge.servable().not_served
+        self._knowledge = knowledge
         self._handle(
             FactsChanged(
                 knowledge.variant_facts(self._settings.limits.max_batch),

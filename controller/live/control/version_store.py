@@ -1,8 +1,9 @@
-"""The versions in service, between the store and the control machine.
+"""What is in service, between the store and the control machine.
 
-The store's pointer is read a few times a second, which costs one small query. A change reaches
-every gateway and worker at once, because each has a call waiting for it (as Ray Serve's own long
-polls do). Changes made by the command line and those made by a trial's evidence go the same way.
+The store is asked a few times a second whether something changed, which costs two small queries. A
+change reaches every gateway and worker at once, because each has a call waiting for it (as Ray
+Serve's own long polls do). Versions that are promoted by the command line or by a trial's evidence,
+variants that are registered, and those that are retired or removed all go this way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.2
 """How often the store is asked whether a version changed."""
 
+LEAVE_S: Final = 10.0
+"""How long a retired variant goes on serving what came before."""
+
 WATCH_S: Final = 3.0
 """How long a call waits for a change before it comes back with nothing new."""
 
@@ -46,11 +51,12 @@ MODELLESS: Final = "modelless"
 
 
 class VersionStore:
-    """Reads which versions are in service, and carries out what becomes of trials.
+    """Reads what is in service, and carries out what becomes of trials.
 
     Args:
-        started_with: the current version of every variant that is served, by name: a variant that
-            is not promoted stays with it, whatever is registered meanwhile.
+        served: the current version of every variant that is served, by name: a variant that is not
+            promoted stays with it.
+        read_served: reads that anew; called in a thread, when variants were registered or retired.
         on_change: called with what was read whenever it changed.
 
     Raises:
@@ -60,13 +66,18 @@ class VersionStore:
     def __init__(
         self,
         home: Path,
-        started_with: Mapping[str, int],
+        served: Mapping[str, int],
+        read_served: Callable[[], Mapping[str, int]],
         on_change: Callable[[VersionsChanged], None],
     ) -> None:
         self._store = open_registry(home).store
-        self._started_with = dict(started_with)
+        self._served = served
+        self._read_served = read_served
         self._on_change = on_change
-        self._number = -1
+        self._lines: dict[str, Line] = {}
+        self._left_s: dict[str, float] = {}  # when lines that are leaving were retired
+        self._number, self._seen = read_change(self._store)
+        self._registered: object = None  # when what is served was read
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -102,11 +113,29 @@ class VersionStore:
         effects, self._to_write = self._to_write, []
         for effect in effects:
             await asyncio.to_thread(self._write, effect)
-        if await asyncio.to_thread(read_change, self._store) != self._number:
-            self.latest = await asyncio.to_thread(self._read)
-            self._on_change(self.latest)
-            self._published.set()
-            self._published = asyncio.Event()
+        number, registered = await asyncio.to_thread(read_change, self._store)
+        is_over = any(time.monotonic() - at_s >= LEAVE_S for at_s in self._left_s.values())
+        if number != self._number or is_over:
+            await self._publish()
+            self._number = number
+        # Several variants are registered one after another: their list is read after the last one.
+        if registered != self._registered and registered == self._seen:
+            served = await asyncio.to_thread(self._read_served)
+            if served != self._served:
+                self._served = served
+                await self._publish()
+            self._registered = registered
+        self._seen = registered
+
+    def renew(self) -> None:
+        """Read at the next look what is served: profiles say more than they did."""
+        self._registered = None
+
+    async def _publish(self) -> None:
+        self.latest = await asyncio.to_thread(self._read)
+        self._on_change(self.latest)
+        self._published.set()
+        self._published = asyncio.Event()
 
     async def _look_forever(self) -> None:
         is_away = False
@@ -123,15 +152,24 @@ class VersionStore:
             await asyncio.sleep(LOOK_S)
 
     def _read(self) -> VersionsChanged:
-        lines = read_lines(self._store)
-        served = {
-            name: lines.by_name[name] if name in lines.changed else Line(name, version)
-            for name, version in self._started_with.items()
+        known, now_s = read_lines(self._store), time.monotonic()
+        lines = {
+            name: replace(line, retired=name not in self._served or name not in known.by_name)
+            for name, line in {**self._lines, **known.by_name}.items()
         }
-        service = Service(uuid.uuid4().hex, served)
+        for name, version in self._served.items():
+            if name in known.by_name and name not in known.changed:
+                lines[name] = Line(name, version)
+        for name, line in lines.items():
+            if not line.retired:
+                self._left_s.pop(name, None)
+            elif name in self._lines and not self._lines[name].retired:
+                self._left_s[name] = now_s
+        self._left_s = {name: at for name, at in self._left_s.items() if now_s - at < LEAVE_S}
+        self._lines = lines
+        service = Service(uuid.uuid4().hex, lines, frozenset(self._left_s))
         kept = {trial.number: read_evidence(self._store, trial) for trial in service.trials}
         evidence = {number: document for number, document in kept.items() if document is not None}
-        self._number = lines.number
         return VersionsChanged(service, evidence, time.time())
 
     def _write(self, effect: VersionEffect) -> None:

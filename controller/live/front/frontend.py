@@ -269,6 +269,7 @@ class V2Frontend:
         self._gateway_id = gateway_id
         self._status = status
         self._wake_at = wake_at
+        self._awaited = catalog.tasks.keys() - servable.not_served.keys()
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._open: dict[int, _Open] = {}
         self._outputs: dict[int, Tensors] = {}
@@ -607,10 +608,9 @@ class V2Frontend:
         return scope
 
     def serve(self, service: Service, catalog: Catalog) -> None:
-        """Set the versions in service."""
+        """Set the versions in service, and the catalog of what new queries may name."""
         self._service = service
-        current = {line.name: line.current for line in service.lines.values()}
-        self._catalog = catalog.with_current(current)
+        self._catalog = catalog
         self._scopes.clear()
         self._desk.arms.set_trials(service.trials)
 
@@ -679,8 +679,11 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every servable task has a ready variant, or gets one on the first query."""
-        wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
+        """Whether every servable task has a ready variant, or gets one on the first query.
+
+        Tasks that came later do not count: while they are loaded, the others are served.
+        """
+        wanted = self._awaited & self._catalog.tasks.keys() - self.servable.not_served.keys()
         return self.is_at_rest or all(self._is_served(name) for name in wanted)
 
     def _health_problem(self) -> str:

@@ -51,6 +51,7 @@ from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
+from modelless.variants.registry.versions import name_of
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import DeviceClass, Placement
 
@@ -166,6 +167,7 @@ class Gateway:
         self.gateway_id = gateway_id
         self._settings = settings
         self._knowledge = knowledge
+        self._tasks_by_name = dict(knowledge.catalog.tasks)
         self._remote = remote
         self._control = control
         self._loop = asyncio.get_running_loop()
@@ -176,7 +178,7 @@ class Gateway:
         self._desk = FeedbackDesk(
             gateway_id,
             TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
-            knowledge.catalog.tasks,
+            self._tasks_by_name,
         )
         requests = ControlRequests(control)
         self.frontend = V2Frontend(
@@ -379,12 +381,12 @@ class Gateway:
             device_class,
             settings.memory_bytes or device_class.memory_bytes,
             self._knowledge.fetch,
-            self._knowledge.catalog.tasks,
+            self._tasks_by_name,
             self._on_device_change,
             self._cores_of(device_class, rank, count),
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
-            partial(self._knowledge.load_s, device_class.name),
+            lambda variant_id: self._knowledge.load_s(device_class.name, variant_id),
             self._settings.limits.max_batch,
             record=self._settings.record,
         )
@@ -490,21 +492,36 @@ class Gateway:
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; batches on others still end."""
-        self._service = service
-        self.frontend.serve(service, self._knowledge.catalog)
+        was_gone, self._service = self._service.gone, service
+        self._serve()
         self._on_device_change()
         self._tell_of_others()
+        if service.gone != was_gone:  # last: no worker serves them any more
+            self._tell_catalog("variants were retired")
         if self._shares:
             self._advise()
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
-        """Use versions that were registered or profiled since the start; none is loaded yet."""
+        """Use what was registered or profiled since the start; none of it is loaded yet."""
         self._knowledge = knowledge
+        self._tasks_by_name.update(knowledge.catalog.tasks)
+        self._tell_catalog("variants were registered or profiled that it did not begin with")
+        self._serve()
+
+    def _serve(self) -> None:
+        served = self._knowledge.served_by(self._service)
+        self.frontend.servable = served.servable()
+        self.frontend.serve(self._service, served.catalog)
+
+    def _tell_catalog(self, change: str) -> None:
         if self._tape is not None:
-            self._tape.cut("versions were registered or profiled that it did not begin with")
-        self.frontend.decide(CatalogChanged(knowledge.catalog.versions, knowledge.cost_model))
-        self.frontend.servable = knowledge.servable()
-        self.frontend.serve(self._service, knowledge.catalog)
+            self._tape.cut(change)
+        knowledge, gone = self._knowledge, self._service.gone
+        variants = {
+            name: each for name, each in knowledge.catalog.versions.items()
+            if name_of(name) not in gone
+        }  # fmt: skip
+        self.frontend.decide(CatalogChanged(variants, knowledge.cost_model))
 
     def _on_device_change(self) -> None:
         """Report the device to the dispatcher, with the time to hand it a batch."""

@@ -134,6 +134,7 @@ class PoolWorker:
         device_class = knowledge.device_class(device_class_name)
         self._pool = device_class_name
         self._knowledge = knowledge
+        self._tasks_by_name = dict(knowledge.catalog.tasks)
         self._control = control
         self._successor = successor or Successor()
         self._next_batch_id = 0
@@ -143,11 +144,11 @@ class PoolWorker:
             device_class,
             memory_bytes,
             knowledge.fetch,
-            knowledge.catalog.tasks,
+            self._tasks_by_name,
             self._on_device_change,
             sizes=[knowledge.device_class(name) for name in sizes],
             pinned=pinned,
-            load_s=partial(knowledge.load_s, device_class_name),
+            load_s=lambda variant_id: self._knowledge.load_s(device_class_name, variant_id),
             max_batch=max_batch,
             most_waiting=MOST_WAITING,
             record=record,
@@ -254,3 +255,4 @@ class PoolWorker:
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
+        self._tasks_by_name.update(knowledge.catalog.tasks)

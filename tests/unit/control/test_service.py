@@ -127,3 +127,31 @@ def test_a_trial_that_ended_in_a_promotion_needs_no_load() -> None:
     over = service(3, 2)
     assert over.serving(ids(2, 3)) == ids(3)
     assert version_effects(over, [worker(*ids(2, 3))], facts(*ids(2, 3)), ()) == []
+
+
+def retired(*leaving: str) -> Service:
+    return Service("t", {NAME: Line(NAME, 2, (1,), TRIAL, retired=True)}, frozenset(leaving))
+
+
+def test_what_is_retired_serves_what_came_before_and_then_nothing() -> None:
+    assert retired(NAME).serving((*ids(1, 2), OTHER)) == (*ids(2), OTHER)
+    assert retired().serving((*ids(1, 2), OTHER)) == (OTHER,)
+    assert (retired(NAME).gone, retired().gone) == (frozenset(), {NAME})
+
+
+def test_what_is_retired_is_neither_planned_for_nor_tried_nor_pinned() -> None:
+    for on in (retired(NAME), retired()):
+        known = on.current_of(facts(*ids(1, 2, 3), OTHER))
+        assert [each.variant_id for each in known] == [OTHER]
+        assert (on.in_service, on.trials) == (frozenset(), ())
+        held = worker(*ids(2))
+        pinned = replace(held, instances=tuple(replace(i, pinned=True) for i in held.instances))
+        assert [each.pinned for each in on.pin_versions(pinned).instances] == [False]
+
+
+def test_what_is_retired_is_unloaded_once_nothing_waits_for_it() -> None:
+    held = worker(*ids(2), OTHER)
+    assert version_effects(retired(NAME), [held], {}, ()) == []
+    unload = UnloadInstance("w", *ids(2), Reason.WITHDRAWN)
+    assert version_effects(retired(), [held], {}, ()) == [unload]
+    assert version_effects(retired(), [worker(*ids(2), in_use=ids(2)[0])], {}, ()) == []

@@ -33,7 +33,7 @@ from tests.unit.cli.tiny import TASK, add_measurements, add_variants, measuremen
 STRAY = "stray"
 NO_PROFILE = (
     "task stray has no profile on device class cpu-1: run 'modelless profile stray "
-    "--device-class cpu-1', and then start modelless again"
+    "--device-class cpu-1'; a running modelless serves it seconds later"
 )
 IMAGE = {"name": "image", "shape": [1, 1, 1, 3], "datatype": "UINT8", "data": [0, 0, 0]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from modelless.controller.control.messages import (
 from modelless.controller.control.served_versions import Service
 from modelless.controller.live import version_follower
 from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control import version_store
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
@@ -34,6 +36,7 @@ from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.promotion import begin_trial, promote, read_lines, rollback
 from modelless.variants.registry.registry import Registry, open_registry
+from modelless.variants.registry.removal import remove, retire
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Accuracy, Engine, Precision
 from tests.unit.cli.tiny import (
@@ -83,6 +86,15 @@ def add_version(home: Path, batches: tuple[int, ...] = (1, 2, 4, 8), name: str =
     return added.id
 
 
+def add_task(registry: Registry, name: str) -> None:
+    """Another task with one variant."""
+    registry.register_variant(
+        task=replace(TASK, name=name), model=replace(MODEL, task=name), name="small",
+        precision=Precision.FP32, engine=Engine.ONNXRUNTIME_CPU,
+        accuracy=Accuracy(71.0, "top-1", PUBLISHED, "a page"), artifact=tiny_bytes(9.0),
+    )  # fmt: skip
+
+
 def try_version(home: Path, **rules: Any) -> Trial:
     version = add_version(home)
     with opened(home) as registry:
@@ -98,7 +110,7 @@ class TestStore:
     def test_a_change_in_the_store_reaches_whoever_waits(self, home: Path) -> None:
         async def talk() -> tuple[Service, Service]:
             seen: list[VersionsChanged] = []
-            store = VersionStore(home, SERVED, seen.append)
+            store = VersionStore(home, SERVED, lambda: SERVED, seen.append)
             before = await store.watch("")
             version = add_version(home)
             await store.look()
@@ -122,7 +134,7 @@ class TestStore:
         self, home: Path, end: type[VersionEffect], current: int, earlier: tuple[int, ...]
     ) -> None:
         async def talk() -> Service:
-            store = VersionStore(home, SERVED, lambda _: None)
+            store = VersionStore(home, SERVED, lambda: SERVED, lambda _: None)
             for _ in range(2):  # the machine repeats it
                 store.write(end(trial, "so it is", {"share": 0.2}))
             await store.look()
@@ -132,12 +144,76 @@ class TestStore:
         service = asyncio.run(talk())
         assert line(home) == service.lines[NAME] == Line(NAME, current, earlier)
 
+    def test_what_is_registered_is_served_once_registering_ends(self, home: Path) -> None:
+        async def talk() -> list[set[str]]:
+            store = VersionStore(home, SERVED, Rereader(home, Settings()).served, lambda _: None)
+            await store.look()
+            served = []
+            for name in ("tiny", "huge", None):
+                if name is not None:
+                    add_version(home, name=name)
+                await store.look()
+                served.append(set(store.latest.service.lines) - set(SERVED))
+            return served
+
+        new = {"pixels/mean/tiny", "pixels/mean/huge"}
+        assert asyncio.run(talk()) == [set(), set(), new]
+
+    def test_what_is_retired_leaves_and_is_gone_and_comes_back(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def talk() -> list[tuple[set[str], set[str]]]:
+            store = VersionStore(home, SERVED, Rereader(home, Settings()).served, lambda _: None)
+            await store.look()
+            seen = []
+
+            async def look() -> None:
+                await store.look()
+                await store.look()
+                service = store.latest.service
+                seen.append((set(service.retired), set(service.gone)))
+
+            with opened(home) as registry:
+                retire(registry, "pixels", "ann", "old", undo=False)
+                await look()
+                monkeypatch.setattr(version_store, "LEAVE_S", 0.0)
+                await look()
+                retire(registry, NAME, "ann", "no", undo=True)
+                await look()
+                remove(registry, "pixels/mean/large", "ann", "old", {}, is_up=True)
+                await look()
+            return seen
+
+        names = set(SERVED)
+        others = names - {NAME}
+        assert asyncio.run(talk()) == [
+            (names, set()), (names, names), (others, others), (others, others),
+        ]  # fmt: skip
+
+    def test_what_new_profiles_show_to_be_dominated_is_not_served(self, home: Path) -> None:
+        async def talk() -> set[str]:
+            store = VersionStore(home, SERVED, Rereader(home, Settings()).served, lambda _: None)
+            await store.look()
+            for batch in (1, 2, 4, 8):  # as accurate as small and slower than any
+                profile(home, f"{NAME}@1", batch)
+            with opened(home) as registry:
+                for batch in (1, 2, 4, 8):
+                    row = measurement(f"{NAME}@1", batch, 500.0 * batch)
+                    Records(registry.store).add(row)
+            await store.look()
+            assert not store.latest.service.retired
+            store.renew()
+            await store.look()
+            return set(store.latest.service.retired)
+
+        assert asyncio.run(talk()) == {NAME}
+
     def test_evidence_is_kept_for_a_control_loop_that_starts_anew(self, home: Path) -> None:
         async def talk() -> list[VersionsChanged]:
-            store = VersionStore(home, SERVED, lambda _: None)
+            store = VersionStore(home, SERVED, lambda: SERVED, lambda _: None)
             store.write(KeepEvidence(trial, {"slow_step": 3}))
             await store.look()
-            return [store.latest, VersionStore(home, SERVED, lambda _: None).latest]
+            return [store.latest, VersionStore(home, SERVED, lambda: SERVED, lambda _: None).latest]
 
         trial = try_version(home)
         first, second = asyncio.run(talk())
@@ -272,6 +348,38 @@ class TestFollower:
         assert f"{other}@2" not in first
         assert f"{other}@2" in second
 
+    def test_a_new_task_is_known_and_keeps_what_was_known(self, home: Path) -> None:
+        async def talk() -> Knowledge:
+            known = asyncio.get_running_loop().create_future()
+
+            async def watch(token: str) -> Service:
+                if token:
+                    await asyncio.Event().wait()
+                lines = {name: Line(name, 1) for name in (*others, "dots/mean/small")}
+                return Service("a", lines | {NAME: Line(NAME, 1, retired=True)})
+
+            follower = VersionFollower(
+                knowledge, Rereader(home, Settings()), watch, lambda _: None, known.set_result
+            )
+            task = asyncio.create_task(follower.follow_forever())
+            learnt: Knowledge = await asyncio.wait_for(known, 20.0)
+            task.cancel()
+            return learnt
+
+        others = SERVED.keys() - {NAME}
+        knowledge = read_knowledge(home, Settings())
+        with opened(home) as registry:
+            for task in ("dots", "lines"):
+                add_task(registry, task)
+            retire(registry, NAME, "ann", "old", undo=False)
+        profile(home, "dots/mean/small@1", 1)
+        learnt = asyncio.run(talk())
+        assert set(learnt.catalog.tasks) == {"pixels", "dots"}  # lines is not in service
+        assert learnt.catalog.versions.keys() == {
+            *knowledge.catalog.versions, "dots/mean/small@1"
+        }  # fmt: skip
+        assert not learnt.servable().not_served
+
 
 class TestControlLoop:
     def talk(self, home: Path, say: Callable[[ControlLoop], Awaitable[Any]]) -> Any:
@@ -323,6 +431,35 @@ class TestControlLoop:
 
         (unload,) = self.talk(home, again).effects
         assert (unload.variant_id, unload.reason) == (version, Reason.WITHDRAWN)
+
+    def test_it_tells_of_a_new_task_as_of_any_other_and_forgets_what_was_retired(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        not_served: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+        note_served = ControlLoop._note_served
+
+        def note(loop: ControlLoop, service: Service) -> None:
+            note_served(loop, service)
+            not_served.put_nowait(tuple(loop._not_served.values()))
+
+        async def say(loop: ControlLoop) -> tuple[str, ...]:
+            await loop.exchange(self.report("a"))
+            with opened(home) as registry:
+                add_task(registry, "dots")
+                await loop._versions.look()
+                await loop._versions.look()
+                while not (reasons := await asyncio.wait_for(not_served.get(), 20.0)):
+                    pass
+                retire(registry, "dots", "ann", "old", undo=False)
+            await loop._versions.look()
+            await loop._versions.look()
+            while await asyncio.wait_for(not_served.get(), 20.0):
+                pass
+            return reasons
+
+        monkeypatch.setattr(ControlLoop, "_note_served", note)
+        (reason,) = self.talk(home, say)
+        assert "dots has no profile on device class cpu-1" in reason
 
     def test_feedback_is_passed_on_to_who_answered(self, home: Path) -> None:
         told = Feedback("b", 3, (True,), None)

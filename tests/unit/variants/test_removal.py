@@ -106,9 +106,17 @@ def test_what_a_promotion_left_behind_is_forgotten_by_rollback(registry: Registr
     ("name", "more", "said"),
     [
         (f"{NAME}@1", {}, f"current one.*modelless promote {NAME}@3.*modelless remove {NAME}"),
-        (f"{NAME}@2", {"held": {f"{NAME}@2": "worker w1"}}, "loaded by worker w1.*modelless down"),
-        ("pixels/mean/other", {"is_up": True}, "does not serve.*modelless down"),
-        ("pixels", {"is_up": True}, "modelless down"),
+        (
+            f"{NAME}@2",
+            {"held": {f"{NAME}@2": "worker w1"}},
+            f"loaded by worker w1.*modelless retire {NAME}",
+        ),
+        (
+            "pixels/mean/other",
+            {"is_up": True},
+            "does not serve.*modelless retire pixels/mean/other",
+        ),
+        ("pixels", {"is_up": True}, "modelless retire pixels/mean"),
     ],
 )
 def test_what_is_in_use_stays(
@@ -130,27 +138,38 @@ def test_what_is_on_trial_stays(registry: Registry) -> None:
 
 @pytest.mark.parametrize("name", ["pixles", "pixels/meen", "pixels/mean/fp23", f"{NAME}@9"])
 def test_what_is_not_there(registry: Registry, name: str) -> None:
-    for work in (remove, lambda r, n: removal.retire(r, n, "ann", "", {}, undo=False)):
+    for work in (remove, lambda r, n: removal.retire(r, n, "ann", "", undo=False)):
         with pytest.raises((NotFoundError, InvalidInputError)):
             work(registry, name)
     assert len(there(registry)) == 4
 
 
 def test_what_is_retired_serves_nobody_until_it_is_taken_back(registry: Registry) -> None:
-    assert removal.retire(registry, NAME, "ann", "old", {}, undo=False) == (NAME,)
+    assert removal.retire(registry, NAME, "ann", "old", undo=False) == (NAME,)
     assert serving(registry) == ["pixels/mean/other@1"]
     assert len(there(registry)) == 4
     with pytest.raises(NotFoundError, match=r"fp32@1 is not served: it was retired.*--undo"):
         registry.resolve(NAME)
     with pytest.raises(InvalidInputError, match="one that serves"):
-        removal.retire(registry, NAME, "ann", "old", {}, undo=False)
-    assert removal.retire(registry, "pixels", "ann", "", {}, undo=True) == (NAME,)
+        removal.retire(registry, NAME, "ann", "old", undo=False)
+    assert removal.retire(registry, "pixels", "ann", "", undo=True) == (NAME,)
     assert serving(registry) == [f"{NAME}@1", "pixels/mean/other@1"]
     assert kinds(registry) == [("retired", NAME), ("reinstated", NAME)]
 
 
-def test_what_is_loaded_is_not_retired(registry: Registry) -> None:
-    with pytest.raises(InvalidInputError, match="loaded by gateway g"):
-        removal.retire(registry, "pixels", "ann", "", {f"{NAME}@1": "gateway g"}, undo=False)
+def test_a_version_alone_and_what_is_on_trial_are_not_retired(registry: Registry) -> None:
     with pytest.raises(InvalidInputError, match="a variant, a model or a task"):
-        removal.retire(registry, f"{NAME}@1", "ann", "", {}, undo=False)
+        removal.retire(registry, f"{NAME}@1", "ann", "", undo=False)
+    begin_trial(registry.store, f"{NAME}@2", 0.05, TrialRules(), "ann", "a try")
+    with pytest.raises(InvalidInputError, match=f"canary.*modelless rollback {NAME}"):
+        removal.retire(registry, "pixels", "ann", "", undo=False)
+    assert len(serving(registry)) == 2
+
+
+def test_what_is_retired_is_removed_while_a_cluster_runs_once_nothing_holds_it(
+    registry: Registry,
+) -> None:
+    removal.retire(registry, NAME, "ann", "old", undo=False)
+    with pytest.raises(InvalidInputError, match="loaded by gateway g"):
+        remove(registry, NAME, {f"{NAME}@1": "gateway g"}, is_up=True)
+    assert len(remove(registry, NAME, is_up=True).variants) == 3
