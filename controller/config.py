@@ -316,6 +316,22 @@ class HistorySettings(_Section):
     )
 
 
+class CacheSettings(_Section):
+    """The cache of answers: queries with the same inputs get the answer of the first.
+
+    Each gateway has its own.
+    """
+
+    scopes: tuple[str, ...] = Field(
+        (), description="scopes (task[/model[/variant]]) whose answers are kept"
+    )
+    max_bytes: int = Field(
+        64 * 2**20,
+        ge=2**16,
+        description="maximum bytes of one gateway's answers; the least recently used go first",
+    )
+
+
 class RecordSettings(_Section):
     """A recording for `modelless replay`."""
 
@@ -340,6 +356,7 @@ class Settings(_Section):
     residency: ResidencySettings = Field(default_factory=ResidencySettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     record: RecordSettings = Field(default_factory=RecordSettings)
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"

@@ -119,7 +119,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         named = [known.resolve(name).task for name in settings.tasks]
         tasks = named or list(known.tasks.values())
         names = {task.name for task in tasks}
-        for scope in settings.residency.scopes:
+        for scope in (*settings.residency.scopes, *settings.cache.scopes):
             known.resolve(scope)
         catalog = Catalog(
             tasks,

@@ -158,7 +158,7 @@ def encode_infer(
         classes: outputs wanted as that many likeliest classes; all outputs as binary tensors if
             None.
         query_id: comes back with the reply.
-        names: the parameters ``slo`` and ``tenant``.
+        names: the parameters ``slo``, ``tenant`` and ``cache_control``.
 
     Raises:
         InvalidInputError: the protocol has no such dtype.
@@ -439,6 +439,7 @@ class Client:
         classes: Mapping[str, int] | None = None,
         slo: str | None = None,
         tenant: str | None = None,
+        cache_control: str | None = None,
         **limits: Unpack[Limits],
     ) -> InferReply:
         """The reply to one query, which may be a refusal: see ``InferReply.raise_for_status``.
@@ -449,6 +450,8 @@ class Client:
             classes: outputs wanted as that many likeliest classes; None for tensors.
             slo: the name of limits in the server's settings.
             tenant: that the query belongs to; with keys, the key says it.
+            cache_control: ``no-cache`` for an answer that is not from the cache, ``no-store`` for
+                one that is not kept there either.
             limits: ``latency_ms`` (milliseconds from arrival), ``min_accuracy`` (per cent),
                 ``max_cost_usd`` (of the query), ``priority`` (0 to 9, the most urgent) and
                 ``when_late`` (``refuse`` or ``serve``).
@@ -458,7 +461,7 @@ class Client:
             DeadlineExceededError: there is none within ``timeout_s``.
             InvalidInputError: a limit is out of range, or the reply is not of the protocol v2.
         """
-        names = {"slo": slo, "tenant": tenant}
+        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
         return self.send(encode_infer(task, inputs, SLO(**limits), classes=classes, names=names))
 
     def send(self, query: EncodedQuery) -> InferReply:
@@ -578,10 +581,11 @@ class AsyncClient:
         classes: Mapping[str, int] | None = None,
         slo: str | None = None,
         tenant: str | None = None,
+        cache_control: str | None = None,
         **limits: Unpack[Limits],
     ) -> InferReply:
         """The reply to one query; see ``Client.infer``."""
-        names = {"slo": slo, "tenant": tenant}
+        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
         query = encode_infer(task, inputs, SLO(**limits), classes=classes, names=names)
         return await self.send(query)
 
