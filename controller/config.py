@@ -316,6 +316,20 @@ class HistorySettings(_Section):
     )
 
 
+class RecordSettings(_Section):
+    """A recording for `modelless replay`."""
+
+    folder: str | None = Field(
+        None,
+        description="folder for a recording of all decisions and their inputs; null: none",
+    )
+    max_bytes: int = Field(
+        256 * 2**20,
+        ge=2**16,
+        description="maximum compressed bytes of one process's recording; it stops there",
+    )
+
+
 class CacheSettings(_Section):
     """The cache of answers: queries with the same inputs get the answer of the first.
 
@@ -332,20 +346,6 @@ class CacheSettings(_Section):
     )
 
 
-class RecordSettings(_Section):
-    """A recording for `modelless replay`."""
-
-    folder: str | None = Field(
-        None,
-        description="folder for a recording of all decisions and their inputs; null: none",
-    )
-    max_bytes: int = Field(
-        256 * 2**20,
-        ge=2**16,
-        description="maximum compressed bytes of one process's recording; it stops there",
-    )
-
-
 class Settings(_Section):
     """All settings of `modelless up`."""
 
@@ -356,8 +356,8 @@ class Settings(_Section):
     residency: ResidencySettings = Field(default_factory=ResidencySettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
-    cache: CacheSettings = Field(default_factory=CacheSettings)
     record: RecordSettings = Field(default_factory=RecordSettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"
     )

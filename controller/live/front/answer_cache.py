@@ -31,9 +31,10 @@ _OVERHEAD_BYTES: Final = 1024
 
 
 class CachedAnswer(NamedTuple):
-    """The outputs of a query, by name, and the variant that gave them."""
+    """The outputs of a query, by name, the variant that gave them, and what it counted for."""
 
     variant: Variant
+    accuracy_percent: float
     outputs: Tensors
     size_bytes: int
 
@@ -65,24 +66,24 @@ class AnswerCache:
     def find(self, key: bytes, scope: Scope, min_accuracy_percent: float) -> CachedAnswer | None:
         """Return the answer to a query, if a variant gave it that is now in scope and accurate."""
         found = self._answers.get(key)
-        if found is None or found.variant.accuracy.percent < min_accuracy_percent:
+        if found is None or found.accuracy_percent < min_accuracy_percent:
             return None
         if not any(found.variant is each for each in scope.variants):
             return None
         self._answers.move_to_end(key)
         return found
 
-    def keep(self, key: bytes, variant: Variant, outputs: Tensors) -> None:
+    def keep(self, key: bytes, variant: Variant, accuracy_percent: float, outputs: Tensors) -> None:
         """Keep the answer to a query, in the place of a less accurate one."""
         before = self._answers.get(key)
-        if before is not None and before.variant.accuracy.percent > variant.accuracy.percent:
+        if before is not None and before.accuracy_percent > accuracy_percent:
             return
         size_bytes = _OVERHEAD_BYTES + sum(map(_size_bytes, outputs.values()))
         if size_bytes > self._max_bytes:
             return
         self._forget(key)
         copies = {name: np.array(array) for name, array in outputs.items()}  # of a batch's outputs
-        self._answers[key] = CachedAnswer(variant, copies, size_bytes)
+        self._answers[key] = CachedAnswer(variant, accuracy_percent, copies, size_bytes)
         self._bytes += size_bytes
         while self._bytes > self._max_bytes:
             self._forget(next(iter(self._answers)))

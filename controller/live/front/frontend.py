@@ -814,7 +814,7 @@ class V2Frontend:
         self._desk.count_answer(receipt, outputs, found.scope.task)
         key = found.read.cache_key
         if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:
-            self._cache.keep(key, variant, outputs)
+            self._cache.keep(key, variant, parameters["accuracy"], outputs)
 
     def _receipt_id(self, query_id: int, owner: str) -> str:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"

@@ -274,17 +274,17 @@ def test_the_least_recently_used_go_when_bytes_are_full() -> None:
     cache = AnswerCache(CacheSettings(scopes=("pixels",), max_bytes=1 << 16))
     whole = np.zeros((64, 5000), np.float32)  # outputs are parts of a batch's
     for name in (b"a", b"b", b"c"):
-        cache.keep(name, GOOD, {"scores": whole[:1]})
+        cache.keep(name, GOOD, 80.0, {"scores": whole[:1]})
     assert cache.find(b"a", SCOPE, 0.0) is not None
-    cache.keep(b"d", GOOD, {"scores": whole[1:2]})
+    cache.keep(b"d", GOOD, 80.0, {"scores": whole[1:2]})
     kept = [name for name in (b"a", b"b", b"c", b"d") if cache.find(name, SCOPE, 0.0)]
     assert kept == [b"a", b"c", b"d"]
     assert cache._bytes == sum(each.size_bytes for each in cache._answers.values()) <= 1 << 16
     found = cache.find(b"d", SCOPE, 0.0)
     assert found is not None
     assert found.outputs["scores"].base is None
-    cache.keep(b"e", GOOD, {"scores": whole})
-    cache.keep(b"f", GOOD, {"texts": np.array([b"x" * 70_000], object)})
+    cache.keep(b"e", GOOD, 80.0, {"scores": whole})
+    cache.keep(b"f", GOOD, 80.0, {"texts": np.array([b"x" * 70_000], object)})
     assert [cache.find(name, SCOPE, 0.0) for name in (b"e", b"f")] == [None, None]
     cache.clear()
     assert cache._bytes == len(cache._answers) == 0
@@ -292,10 +292,10 @@ def test_the_least_recently_used_go_when_bytes_are_full() -> None:
 
 def test_an_answer_holds_while_its_variant_is_in_scope_and_accurate() -> None:
     cache = AnswerCache(CacheSettings(scopes=("pixels",)))
-    cache.keep(b"a", POOR, {"scores": np.zeros(4)})
+    cache.keep(b"a", POOR, 60.0, {"scores": np.zeros(4)})
     assert cache.find(b"a", SCOPE, 61.0) is None
-    cache.keep(b"a", GOOD, {"scores": np.ones(4)})
-    cache.keep(b"a", POOR, {"scores": np.zeros(4)})
+    cache.keep(b"a", GOOD, 80.0, {"scores": np.ones(4)})
+    cache.keep(b"a", POOR, 60.0, {"scores": np.zeros(4)})
     found = cache.find(b"a", SCOPE, 80.0)
     assert found is not None
     assert found.variant is GOOD
