@@ -66,9 +66,12 @@ class AnswerCache:
     def find(self, key: bytes, scope: Scope, min_accuracy_percent: float) -> CachedAnswer | None:
         """Return the answer to a query, if a variant gave it that is now in scope and accurate."""
         found = self._answers.get(key)
-        if found is None or found.accuracy_percent < min_accuracy_percent:
+        if found is None:
             return None
         if not any(found.variant is each for each in scope.variants):
+            self._forget(key)  # else it would keep a less accurate one out
+            return None
+        if found.accuracy_percent < min_accuracy_percent:
             return None
         self._answers.move_to_end(key)
         return found
