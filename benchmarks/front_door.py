@@ -9,6 +9,10 @@ and 16 connections.
 - modelless: two gateways, choosing a variant for every query.
 
     python benchmarks/front_door.py --home HOME [--rounds 3] [--seconds 8] [--only limit,modelless]
+    python benchmarks/front_door.py --home HOME --cache
+
+``--cache`` measures modelless alone, with a cache, three times in each run: queries that do without
+it, queries whose answers are kept but not found, and queries that it answers.
 
 HOME must hold the ``imagenet`` zoo, profiled (``modelless zoo add imagenet; modelless profile``).
 Prints a table with the median of the rounds and their spread; ``--json FILE`` keeps everything.
@@ -19,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -38,6 +43,8 @@ HERE = Path(__file__).resolve().parent
 MODEL = "efficientnet-lite0"
 VARIANT = "int8-224"
 SYSTEMS = ("limit", "serve", "serve-tuned", "modelless")
+CACHE = {"no-store": "uncached", "no-cache": "kept", "": "hits"}
+"""By ``cache_control``, what its rows are called."""
 PORT = 8155
 
 
@@ -47,6 +54,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--only", default=",".join(SYSTEMS))
+    parser.add_argument("--cache", action="store_const", dest="only", const="modelless-cache")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: dict[str, dict[int, list[dict]]] = {}
@@ -54,10 +62,12 @@ def main() -> None:
         variant = find_variant(arguments.home)
         for round_number in range(arguments.rounds):
             for system in arguments.only.split(","):
-                for connections, found in measure(system, arguments, variant, Path(folder)).items():
-                    results.setdefault(system, {}).setdefault(connections, []).append(found)
+                for (row, connections), found in measure(
+                    system, arguments, variant, Path(folder)
+                ).items():
+                    results.setdefault(row, {}).setdefault(connections, []).append(found)
                     print(
-                        f"round {round_number + 1} {system:12} c={connections:<3}"
+                        f"round {round_number + 1} {row:12} c={connections:<3}"
                         f"{found['per_s']:8.1f}/s p50 {found['p50_ms']:.2f} ms "
                         f"p99 {found['p99_ms']:.2f} ms {found.get('note', '')}",
                         flush=True,
@@ -101,15 +111,20 @@ def find_variant(home: Path) -> dict:
 
 def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: Path) -> dict:
     if system == "limit":
-        return {c: in_process(variant, arguments.seconds, 1 if c == 1 else 2) for c in (1, 16)}
+        processes = {1: 1, 16: 2}
+        return {
+            (system, c): in_process(variant, arguments.seconds, n) for c, n in processes.items()
+        }
     found = {}
     pixels = np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8).tobytes()
+    controls = CACHE if system == "modelless-cache" else {"": system}
     with server(system, arguments, variant):
-        for connections in (1, 16):
+        for connections, (control, row) in itertools.product((1, 16), controls.items()):
             spec = {"host": "127.0.0.1", "port": PORT, "connections": connections, "marker": ""}
             spec |= {"warm_up_s": 2.0, "seconds": arguments.seconds, "body": str(folder / "body")}
-            if system == "modelless":
+            if system.startswith("modelless"):
                 body, headers = v2_request(pixels, variant["accuracy"])
+                headers["cache-control"] = control
                 spec |= {"path": f"/v2/models/imagenet%2F{MODEL}/infer", "headers": headers}
                 spec["marker"] = variant["id"]
             else:
@@ -119,12 +134,11 @@ def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: P
             (folder / "spec").write_text(json.dumps(spec))
             command = [sys.executable, __file__, "--client", str(folder / "spec")]
             out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found[connections] = json.loads(out)
-            if set(found[connections]["statuses"]) != {"200"}:
-                raise SystemExit(f"{system}: not every reply was 200: {found[connections]}")
-            if spec["marker"] and found[connections]["marked"] < found[connections]["replies"]:
-                share = found[connections]["marked"] / found[connections]["replies"]
-                found[connections]["note"] = f"({share:.1%} by {variant['id']})"
+            this = found[row, connections] = json.loads(out)
+            if set(this["statuses"]) != {"200"}:
+                raise SystemExit(f"{row}: not every reply was 200: {this}")
+            if spec["marker"] and this["marked"] < this["replies"]:
+                this["note"] = f"({this['marked'] / this['replies']:.1%} by {variant['id']})"
     return found
 
 
@@ -194,11 +208,13 @@ def open_session(artifact: str) -> object:
 @contextlib.contextmanager
 def server(system: str, arguments: argparse.Namespace, variant: dict) -> Iterator[None]:
     environment = dict(os.environ)
-    if system == "modelless":
+    if system.startswith("modelless"):
+        scopes = "imagenet" if system == "modelless-cache" else ""
         config = arguments.home / "front_door.yaml"
         config.write_text(
             f"http: {{port: {PORT}}}\ntasks: [imagenet]\n"
             "policies: {selection: cheapest-feasible}\nlimits: {max_batch: 8}\n"
+            f"cache: {{scopes: [{scopes}]}}\n"
         )
         command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(arguments.home)]
         command += ["up", "--config", str(config)]

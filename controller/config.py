@@ -330,6 +330,22 @@ class RecordSettings(_Section):
     )
 
 
+class CacheSettings(_Section):
+    """The cache of answers: queries with the same inputs get the answer of the first.
+
+    Each gateway has its own.
+    """
+
+    scopes: tuple[str, ...] = Field(
+        (), description="scopes (task[/model[/variant]]) whose answers are kept"
+    )
+    max_bytes: int = Field(
+        64 * 2**20,
+        ge=2**16,
+        description="maximum bytes of one gateway's answers; the least recently used go first",
+    )
+
+
 class Settings(_Section):
     """All settings of `modelless up`."""
 
@@ -341,6 +357,7 @@ class Settings(_Section):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
     record: RecordSettings = Field(default_factory=RecordSettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"
     )

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     ALWAYS = "always"
     LATE_BINDING = "late-binding"
     DEFERRED = "deferred"
+    CACHED = "cached"
     # refusing
     NOTHING_READY = "nothing-ready"
     NOTHING_KNOWN = "nothing-known"

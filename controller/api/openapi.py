@@ -16,7 +16,12 @@ from modelless.controller.api.v2_headers import (
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
-from modelless.controller.api.v2_request import EXPLAIN_PARAMETER, PROTOCOL_PARAMETERS
+from modelless.controller.api.v2_request import (
+    CACHE_CONTROLS,
+    CACHE_PARAMETER,
+    EXPLAIN_PARAMETER,
+    PROTOCOL_PARAMETERS,
+)
 from modelless.controller.api.v2_tensors import BF16, DATATYPES
 from modelless.variants.signature import MAX_ITEMS
 from modelless.variants.vocabulary import WHEN_LATE
@@ -88,6 +93,7 @@ _PARAMETERS: Final = {
         **{name: {} for name in PROTOCOL_PARAMETERS},
         "binary_data_output": _optional(_FLAG),
         EXPLAIN_PARAMETER: _optional(_FLAG),
+        CACHE_PARAMETER: _optional({"enum": [*CACHE_CONTROLS]}),
     },
     "patternProperties": {"^triton_": {}},
     "additionalProperties": False,

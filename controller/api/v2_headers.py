@@ -43,6 +43,7 @@ _JSON_LENGTH = b"inference-header-content-length"
 _ENCODING = b"content-encoding"
 _BODY_LENGTH = b"content-length"
 _TRACE = b"traceparent"
+_CACHE_CONTROL = b"cache-control"
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
 _LENGTH = re.compile(rb"[0-9]{1,12}")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
@@ -60,6 +61,7 @@ class RequestHeaders:
         parameters: request parameters given as ``x-modelless-...`` headers, by parameter name.
         request_id: of ``X-Request-Id``; empty if there is none.
         traceparent: of W3C's trace context; empty if there is none, or it is malformed.
+        cache_control: the words of ``Cache-Control``; empty if there is none.
     """
 
     body_length: int | None = None
@@ -68,6 +70,7 @@ class RequestHeaders:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     request_id: str = ""
     traceparent: str = ""
+    cache_control: frozenset[str] = frozenset()
 
 
 def read_headers(
@@ -85,6 +88,7 @@ def read_headers(
     encoding: str | None = None
     parameters: dict[str, Any] = {}
     request_id = traceparent = ""
+    cache_control: frozenset[str] = frozenset()
     for name, value in headers:
         if name == _JSON_LENGTH:
             length = _read_length(name, value)
@@ -102,6 +106,9 @@ def read_headers(
             request_id = value.decode("latin-1")
         elif name == _TRACE:
             traceparent = value[:55].decode() if _TRACEPARENT.fullmatch(value) else ""
+        elif name == _CACHE_CONTROL:
+            words = value.decode("latin-1").lower().split(",")
+            cache_control |= {word.strip() for word in words}
         elif name.startswith(_PREFIX):
             parameter = SLO_HEADERS.get(name)
             if parameter is None:
@@ -111,7 +118,9 @@ def read_headers(
                 raise _contradiction(name.decode(), parameters[parameter], found)
     if encoding in ("", "identity"):
         encoding = None
-    return RequestHeaders(body_length, json_length, encoding, parameters, request_id, traceparent)
+    return RequestHeaders(
+        body_length, json_length, encoding, parameters, request_id, traceparent, cache_control
+    )
 
 
 def decode_body(

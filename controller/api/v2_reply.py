@@ -24,6 +24,7 @@ Headers = list[tuple[bytes, bytes]]
 REPLY_PARAMETERS: Mapping[str, str] = {
     "variant": "id of the variant that answered: `task/model/variant@version`",
     "device": "device class that ran it",
+    "cached": "true if the answer came from the cache: nothing ran, and `cost_usd` is 0",
     "predicted_latency_ms": "latency predicted when the variant was chosen, from arrival to reply",
     "observed_latency_ms": "latency observed, from arrival to reply",
     "accuracy": "accuracy of the variant, per cent",

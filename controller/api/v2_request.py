@@ -34,10 +34,17 @@ PROTOCOL_PARAMETERS = (
 EXPLAIN_PARAMETER = "explain"
 """The parameter of a request whose reply is to say why it is as it is."""
 
+CACHE_PARAMETER = "cache_control"
+"""The parameter of a request that is not to be answered from the cache."""
+
+CACHE_CONTROLS = ("no-cache", "no-store")
+"""Its values, words of HTTP's ``Cache-Control`` (RFC 9111): run the query, and with ``no-store`` do
+not keep the answer either."""
+
 _OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER))
-_TOLERATED = frozenset((*PROTOCOL_PARAMETERS, EXPLAIN_PARAMETER))
+_TOLERATED = frozenset((*PROTOCOL_PARAMETERS, EXPLAIN_PARAMETER, CACHE_PARAMETER))
 _KNOWN = (
-    *(*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, EXPLAIN_PARAMETER),
+    *(*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, EXPLAIN_PARAMETER, CACHE_PARAMETER),
     *PROTOCOL_PARAMETERS,
 )
 _ROOT = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
@@ -77,6 +84,7 @@ class InferRequest:
         tenant: who asks, by the client's own word; None if not said.
         parameters: the protocol's own parameters, as sent; none changes what modelless does.
         explain: whether the reply is to say why.
+        cache_control: one of ``CACHE_CONTROLS``; None if not said.
     """
 
     id: str | None
@@ -87,6 +95,7 @@ class InferRequest:
     tenant: str | None
     parameters: Mapping[str, Any]
     explain: bool = False
+    cache_control: str | None = None
 
 
 def parse_infer(
@@ -166,6 +175,9 @@ def read_document(
     explain = others.pop(EXPLAIN_PARAMETER, False)
     if type(explain) is not bool:
         raise invalid("parameters.explain", explain, "true or false")
+    cache_control = others.pop(CACHE_PARAMETER, None)
+    if cache_control is not None and cache_control not in CACHE_CONTROLS:
+        raise invalid("parameters.cache_control", cache_control, " or ".join(CACHE_CONTROLS))
 
     return InferRequest(
         request_id,
@@ -176,6 +188,7 @@ def read_document(
         tenant,
         others,
         explain,
+        cache_control,
     )
 
 

@@ -271,7 +271,8 @@ def _say_why(parameters: Any) -> None:
 
 
 def _served_by(parameters: Any, round_trip_ms: float) -> str:
-    words = [f"served by {parameters.get('variant')} on {parameters.get('device')}"]
+    place = "from the cache" if parameters.get("cached") else f"on {parameters.get('device')}"
+    words = [f"served by {parameters.get('variant')} {place}"]
     if "accuracy" in parameters:
         provenance = parameters.get("accuracy_provenance", "")
         words.append(f"accuracy {parameters['accuracy']:.1f} % {provenance}".rstrip())

@@ -47,12 +47,14 @@ class Meters:
             for what is above them; the last figure is the sum, seconds.
         batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
             what is above them; the last two figures are the items and the seconds devices took.
+        cache_hits: queries that the cache answered, by scope.
     """
 
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     refusals: dict[tuple[str, str], int] = field(default_factory=dict)
     latencies: dict[str, list[float]] = field(default_factory=dict)
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    cache_hits: dict[str, int] = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
         _count(self.ends, (scope, outcome))
@@ -81,7 +83,12 @@ class Meters:
         counts[-2] += items
         counts[-1] += busy_s
 
+    def count_cache_hit(self, scope: str, count: int = 1) -> None:
+        _count(self.cache_hits, scope, count)
+
     def add(self, other: Meters) -> None:
+        for scope, count in other.cache_hits.items():
+            self.count_cache_hit(scope, count)
         for end, count in other.ends.items():
             _count(self.ends, end, count)
         for (scope, reason), count in other.refusals.items():

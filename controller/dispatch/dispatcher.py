@@ -25,6 +25,7 @@ from modelless.controller.dispatch.messages import (
     BatchDone,
     BatchFailed,
     BatchReturned,
+    CacheHit,
     CatalogChanged,
     DispatchEffect,
     DispatchEvent,
@@ -98,6 +99,7 @@ class Dispatcher:
         self._quotes = Quotes(instances, self._waiting, self.limits)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
             QueryArrived: self._on_query_arrived,
+            CacheHit: self._on_cache_hit,
             QueryCancelled: self._on_query_cancelled,
             BatchDone: self._on_batch_done,
             BatchFailed: self._on_batch_failed,
@@ -189,6 +191,9 @@ class Dispatcher:
             displaced = self._open.receipts_of([last])
             effects += self._refusals.refuse_queries(displaced, Reason.QUEUE_FULL, now_s)
         return self._assign_batches(now_s, effects + self._choose(receipt, now_s, late=False))
+
+    def _on_cache_hit(self, event: CacheHit, now_s: float) -> list[DispatchEffect]:
+        return [self._open.complete_cached(event.query, event.variant_id, now_s)]
 
     def _on_query_cancelled(self, event: QueryCancelled, _: float) -> list[DispatchEffect]:
         """Drop a queued query. A running query runs on, and its result is dropped."""

@@ -25,6 +25,18 @@ class QueryArrived(NamedTuple):
     query: QueryView
 
 
+class CacheHit(NamedTuple):
+    """A query arrived whose answer is in the cache: no worker runs it, and no plan reckons with it.
+
+    Attributes:
+        query: its id must be new.
+        variant_id: the variant that gave the answer.
+    """
+
+    query: QueryView
+    variant_id: str
+
+
 class QueryCancelled(NamedTuple):
     """The client of a query closed its connection and needs no answer."""
 
@@ -146,6 +158,7 @@ class ShutDown(NamedTuple):
 
 DispatchEvent = (
     QueryArrived
+    | CacheHit
     | QueryCancelled
     | BatchDone
     | BatchFailed
@@ -173,7 +186,7 @@ class Execute(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """Answer the query with its part of the batch's output."""
+    """Answer the query with its part of the batch's output; batch 0 stands for the cache."""
 
     query_id: int
     batch_id: int

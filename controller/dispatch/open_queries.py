@@ -73,6 +73,18 @@ class OpenQueries:
             self._counters.count_used(worker.worker_id, batch.variant_id, len(effects))
         return effects
 
+    def complete_cached(self, query: QueryView, variant_id: str, now_s: float) -> Complete:
+        """Return the answer to a query that is in the cache, and count it as served."""
+        receipt = Receipt(query, reason=Reason.CACHED, variant_id=variant_id, cost_usd=0.0)
+        latency_s = receipt.observed_latency_s = now_s - query.arrival_s
+        receipt.outcome = "served-late" if now_s > query.deadline_s else "served"
+        self._receipts.add(receipt)
+        meters = self._counters.meters
+        meters.count_latency(query.scope, latency_s)
+        meters.count_end(query.scope, receipt.outcome)
+        meters.count_cache_hit(query.scope)
+        return Complete(query.query_id, 0)
+
     def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None

@@ -68,6 +68,11 @@ class Receipt:
         self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
 
     @property
+    def is_cached(self) -> bool:
+        """Whether the answer came from the cache."""
+        return self.reason is Reason.CACHED
+
+    @property
     def predicted_cost_usd(self) -> float | None:
         """The price of the device time for the query alone, as predicted; None if unknown."""
         row = self.chosen_row
@@ -121,6 +126,8 @@ class Receipt:
             "attempts": self.attempts,
             "rebinds": self.rebinds,
         }
+        if self.is_cached:
+            out["cached"] = True
         if query.request_id:
             out["request_id"] = query.request_id
         if query.traceparent:

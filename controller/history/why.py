@@ -39,6 +39,8 @@ def context_of(store: Store, receipt: Mapping[str, Any]) -> tuple[list[Told], li
 
 def absences(receipt: Mapping[str, Any], entries: Iterable[Told], arrived: datetime) -> list[str]:
     """Why variants of the query's scope were not among its candidates: a line each."""
+    if receipt.get("cached"):
+        return []
     there = {candidate["variant"] for candidate in receipt.get("candidates") or ()}
     last: dict[str, Told] = {}
     kinds = (EntryKind.LOAD, EntryKind.LOADED, EntryKind.UNLOAD, EntryKind.LOAD_FAILED)
@@ -88,6 +90,8 @@ def words(receipt: Mapping[str, Any]) -> list[str]:
     why = reason_text(receipt["reason"])
     if receipt["outcome"] == "refused":
         lines.append(_refusal(receipt, why))
+    elif receipt.get("cached"):
+        lines.append(f"{receipt['variant']} from the cache: {why}")
     elif receipt["variant"] is not None:
         lines.append(f"{receipt['variant']} on {receipt['device_class']}, chosen as {why}")
     else:

@@ -19,6 +19,7 @@ _REASONS: Final = {
     Reason.ALWAYS: "the policy always takes it",
     Reason.LATE_BINDING: "chosen when the device fell idle",
     Reason.DEFERRED: "left open until a device falls idle",
+    Reason.CACHED: "the same inputs were answered before",
     Reason.NOTHING_READY: "nothing that serves it was loaded, nor could be in time",
     Reason.NOTHING_KNOWN: "nothing is known of what could serve it",
     Reason.TOO_INACCURATE: "nothing loaded is as accurate as was asked for",

@@ -123,7 +123,7 @@ def read_knowledge(home: Path, settings: Settings, *, anew: bool = False) -> Kno
     with closing(open_registry(home)) as registry:
         known = registry.catalog()
         if not anew:
-            for scope in (*settings.tasks, *settings.residency.scopes):
+            for scope in (*settings.tasks, *settings.residency.scopes, *settings.cache.scopes):
                 known.resolve(scope)
         names = {task_of(name) for name in settings.tasks} or known.tasks.keys()
         catalog = Catalog(

@@ -52,7 +52,7 @@ def gateways_in(folder: Path) -> list[Path]:
 
 
 def arrivals_in(folder: Path) -> list[Arrival]:
-    """Return all gateways' queries, in the order of their arrivals."""
+    """Return all gateways' queries that the cache did not answer, in order of arrival."""
     found: list[Arrival] = []
     for path in gateways_in(folder):
         reader = TapeReader(path)
@@ -91,7 +91,10 @@ def _accuracies(header: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]:
-    """Yield each query, the variant that answered it or None, and the time of the answer."""
+    """Yield each query, the variant that answered it or None, and the time of the answer.
+
+    What the cache answered is left out, as in ``arrivals_in``: nothing was decided about it.
+    """
     asked: dict[int, QueryView] = {}
     ran: dict[int, str] = {}
     for now_s, event, effects in reader.items():
@@ -101,7 +104,7 @@ def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]
         for effect in effects:
             if effect[0] == "Execute":
                 ran[effect[1]] = effect[3]
-            elif effect[0] == "Complete":
+            elif effect[0] == "Complete" and effect[1] in asked:
                 yield asked.pop(effect[1]), ran[effect[2]], float(now_s)
             elif effect[0] == "Refuse" and effect[1] in asked:
                 yield asked.pop(effect[1]), None, math.nan

@@ -13,7 +13,9 @@ import os
 import random
 import secrets
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -58,6 +60,8 @@ LATENCY: Final = "x-modelless-latency-ms"
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 
 _FIRST_PAUSE_S: Final = 0.1
+_TRIES: Final = 16
+"""So many keys in a row for each known gateway lead to no other: then there is probably none."""
 _ERRORS: Final = (
     *(InvalidInputError, NotFoundError, PayloadTooLargeError, UnsupportedEncodingError),
     *(InfeasibleError, OverloadedError, UnavailableError, DeadlineExceededError),
@@ -158,7 +162,7 @@ def encode_infer(
         classes: outputs wanted as that many likeliest classes; all outputs as binary tensors if
             None.
         query_id: comes back with the reply.
-        names: the parameters ``slo`` and ``tenant``.
+        names: the parameters ``slo``, ``tenant`` and ``cache_control``.
 
     Raises:
         InvalidInputError: the protocol has no such dtype.
@@ -327,6 +331,59 @@ class _Attempts:
         return replace(reply, latency_ms=(time.monotonic() - self._began_s) * 1e3)
 
 
+class _Keys:
+    """The idempotency keys of a client's queries, which decide where a query goes.
+
+    Keys that begin alike, up to the dot, go to one gateway. Replies tell to which; so a query gets
+    a key for the gateway at which this client has the fewest open, of equals the last one: its
+    model has just run. Until all gateways seem known, a query that would wait tries a new
+    beginning, which leads to any of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gateways = {secrets.token_hex(8): ""}  # by beginning; "": not known yet
+        self._open: Counter[str] = Counter()  # by beginning
+        self._last = ""
+        self._in_vain = 0
+
+    @contextmanager
+    def key(self) -> Iterator[str]:
+        """Yield a key for one query, which is open until this ends."""
+        with self._lock:
+            beginning = self._last = self._choose()
+            self._open[beginning] += 1
+        try:
+            yield f"{beginning}.{secrets.token_hex(16)}"
+        finally:
+            with self._lock:
+                self._open[beginning] -= 1
+                if not self._open[beginning]:
+                    del self._open[beginning]
+
+    def _choose(self) -> str:
+        best = min(self._gateways, key=lambda each: (self._open[each], each != self._last))
+        all_known = self._in_vain >= _TRIES * len(self._gateways)
+        return best if all_known or not self._open[best] else secrets.token_hex(8)
+
+    def learn(self, key: str, reply: InferReply) -> None:
+        """Note which gateway a query with the key went to."""
+        gateway = str(reply.parameters.get("receipt_id", "")).rpartition("-")[0]
+        beginning = key.partition(".")[0]
+        with self._lock:
+            before = self._gateways.get(beginning, "")
+            if gateway in ("", before):
+                return
+            if before:  # gateways have come or gone: other keys go elsewhere, too
+                self._gateways.clear()
+            if gateway in self._gateways.values():
+                self._gateways.pop(beginning, None)
+                self._in_vain += 1
+            else:
+                self._gateways[beginning] = gateway
+                self._in_vain = 0
+
+
 class _Server:
     """The address of a server, and what every request to it has.
 
@@ -339,24 +396,7 @@ class _Server:
         self.host, self.port = _split(self.url)
         secret = key or os.environ.get(KEY_VARIABLE)
         self.headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        self._prefixes = [secrets.token_hex(8)]
-
-    @contextmanager
-    def key(self) -> Iterator[str]:
-        """Yield an idempotency key for one query.
-
-        The keys of queries that follow one another begin alike up to the dot, and so go to one
-        gateway, whose model has just run; those of queries at the same time go to any.
-        """
-        try:
-            prefix = self._prefixes.pop()
-        except IndexError:
-            yield secrets.token_hex(24)
-            return
-        try:
-            yield f"{prefix}.{secrets.token_hex(16)}"
-        finally:
-            self._prefixes.append(prefix)
+        self.keys = _Keys()
 
     def unavailable(self, error: Exception) -> UnavailableError:
         """Return the error for a connection that broke, or that there is none to."""
@@ -439,6 +479,7 @@ class Client:
         classes: Mapping[str, int] | None = None,
         slo: str | None = None,
         tenant: str | None = None,
+        cache_control: str | None = None,
         **limits: Unpack[Limits],
     ) -> InferReply:
         """The reply to one query, which may be a refusal: see ``InferReply.raise_for_status``.
@@ -449,6 +490,8 @@ class Client:
             classes: outputs wanted as that many likeliest classes; None for tensors.
             slo: the name of limits in the server's settings.
             tenant: that the query belongs to; with keys, the key says it.
+            cache_control: ``no-cache`` for an answer that is not from the cache, ``no-store`` for
+                one that is not kept there either.
             limits: ``latency_ms`` (milliseconds from arrival), ``min_accuracy`` (per cent),
                 ``max_cost_usd`` (of the query), ``priority`` (0 to 9, the most urgent) and
                 ``when_late`` (``refuse`` or ``serve``).
@@ -458,12 +501,12 @@ class Client:
             DeadlineExceededError: there is none within ``timeout_s``.
             InvalidInputError: a limit is out of range, or the reply is not of the protocol v2.
         """
-        names = {"slo": slo, "tenant": tenant}
+        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
         return self.send(encode_infer(task, inputs, SLO(**limits), classes=classes, names=names))
 
     def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        with self._server.key() as key:
+        with self._server.keys.key() as key:
             attempts = _Attempts(query, self._timeout_s, self._retries, key)
             while True:
                 try:
@@ -478,6 +521,8 @@ class Client:
                     reply = decode_infer(status, headers, body)
                     wait_s = attempts.wait_after_s(reply)
                     if wait_s is None:
+                        if self._retries:
+                            self._server.keys.learn(key, reply)
                         return attempts.timed(reply)
                 if wait_s:
                     time.sleep(wait_s)
@@ -578,16 +623,17 @@ class AsyncClient:
         classes: Mapping[str, int] | None = None,
         slo: str | None = None,
         tenant: str | None = None,
+        cache_control: str | None = None,
         **limits: Unpack[Limits],
     ) -> InferReply:
         """The reply to one query; see ``Client.infer``."""
-        names = {"slo": slo, "tenant": tenant}
+        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
         query = encode_infer(task, inputs, SLO(**limits), classes=classes, names=names)
         return await self.send(query)
 
     async def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        with self._server.key() as key:
+        with self._server.keys.key() as key:
             attempts = _Attempts(query, self._timeout_s, self._retries, key)
             while True:
                 try:
@@ -602,6 +648,8 @@ class AsyncClient:
                     reply = decode_infer(status, headers, body)
                     wait_s = attempts.wait_after_s(reply)
                     if wait_s is None:
+                        if self._retries:
+                            self._server.keys.learn(key, reply)
                         return attempts.timed(reply)
                 await asyncio.sleep(wait_s)
 

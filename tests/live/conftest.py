@@ -16,6 +16,9 @@ import pytest
 from .clients import PINNED, ask, wait_until
 from .running import Running, cluster, modelless
 
+CACHED = "fashion-mnist/cnn-s/int8-28"
+"""The only name whose answers the shared cluster keeps."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -58,6 +61,7 @@ gateways: {{count: 2}}
 policies: {{scaling: on-demand, eviction: miss-cost, placement: room-to-load}}
 residency: {{pinned: [{PINNED}], preload: [{PINNED}]}}
 record: {{folder: {home / "recording"}}}
+cache: {{scopes: [{CACHED}]}}
 """
     with cluster(home, config=config, marker="shared") as up:
 

@@ -55,6 +55,9 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_refusals_total": Family(
         "counter", ("task", "reason"), "Refused queries, by reason."
     ),
+    "modelless_cache_hits_total": Family(
+        "counter", ("task",), "Served queries that a gateway's cache answered."
+    ),
     "modelless_http_replies_total": Family(
         "counter",
         ("code",),
@@ -228,6 +231,8 @@ class ClusterMetrics:
             add("modelless_queries_total", (_task(scope), outcome), queries)
         for (scope, reason), queries in self._meters.refusals.items():
             add("modelless_refusals_total", (_task(scope), reason), queries)
+        for scope, queries in self._meters.cache_hits.items():
+            add("modelless_cache_hits_total", (_task(scope),), queries)
         for status, replies in self.replies.items():
             add("modelless_http_replies_total", (str(status),), replies)
         for reason, requests in self.proxy_refusals.items():

@@ -45,13 +45,14 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
-from modelless.controller.config import Settings
+from modelless.controller.config import CacheSettings, Settings
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import (
     AskForLoad,
     BatchDone,
     BatchFailed,
+    CacheHit,
     Complete,
     DispatchEffect,
     DispatchEvent,
@@ -64,6 +65,7 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.front.access import Access, operator_of
+from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
@@ -100,12 +102,14 @@ class _Read(NamedTuple):
         request: what was asked.
         tensors, items: its inputs, and the number of their items.
         render: renders the answer; see ``render_infer``.
+        cache_key: see ``answer_cache.key_of``.
     """
 
     request: InferRequest
     tensors: Tensors
     items: int
     render: Callable[..., tuple[bytes, Headers]]
+    cache_key: bytes | None
 
 
 class _Room:
@@ -139,6 +143,7 @@ def _read_query(
     scope: Scope,
     room: _Room,
     slos: Mapping[str, Mapping[str, Any]],
+    cached_for: str | None,
 ) -> _Read:
     """Read the body of a query for ``scope``; ``room`` is for what it is in plain."""
     if said.content_encoding is not None:
@@ -147,7 +152,9 @@ def _read_query(
         body = decode_body(body, said.content_encoding, most_bytes, room.take)
     request = parse_infer(body, said.json_length, limits, said.parameters, slos)
     check_outputs(request, scope.task)
-    return _Read(request, *check_inputs(scope.task, request.tensors), render_infer)
+    tensors, items = check_inputs(scope.task, request.tensors)
+    key = key_of(cached_for, said, request, tensors)
+    return _Read(request, tensors, items, render_infer, key)
 
 
 def _read_call(
@@ -157,12 +164,15 @@ def _read_call(
     scope: Scope,
     slos: Mapping[str, Mapping[str, Any]],
     time_left_s: float | None,
+    cached_for: str | None,
     take: Callable[[int], None] = lambda _: None,
 ) -> _Read:
     """Read the message of a query for ``scope``; ``take`` is for what it is unpacked."""
     request = message.parse(limits, said.parameters, slos, time_left_s, take)
     check_outputs(request, scope.task)
-    return _Read(request, *check_inputs(scope.task, request.tensors), render_infer_call)
+    tensors, items = check_inputs(scope.task, request.tensors)
+    key = key_of(cached_for, said, request, tensors)
+    return _Read(request, tensors, items, render_infer_call, key)
 
 
 @dataclass(slots=True)
@@ -223,6 +233,7 @@ class V2Frontend:
         budget: of the memory for bodies.
         access: who may do what; None: everybody may do everything.
         pin: pins a scope or unpins it, and answers; None: nobody can.
+        cache: of answers.
 
     Attributes:
         replies: how many replies had each HTTP status, since the gateway's last report.
@@ -249,6 +260,7 @@ class V2Frontend:
         budget: BodyBudget | None = None,
         access: Access | None = None,
         pin: Callable[[str, bool, str, Respond], None] | None = None,
+        cache: CacheSettings | None = None,
     ) -> None:
         self._set_pin = pin
         self.limits = limits
@@ -279,6 +291,7 @@ class V2Frontend:
         self._aside = Aside()
         self._read_aside: dict[int, _ReadAside] = {}
         self._kept_answers = KeptAnswers(clock)
+        self._cache = AnswerCache(cache or CacheSettings())
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -401,7 +414,8 @@ class V2Frontend:
         scope = self._find_served(found, key)
         room = _Room(self.budget)
         slos = self._access.slos(key)
-        read = partial(_read_query, body, said, self.limits, scope, room, slos)
+        cached_for = self._cache.owner_of(scope, _owner(key))
+        read = partial(_read_query, body, said, self.limits, scope, room, slos, cached_for)
         json_bytes = len(body) if said.json_length is None else said.json_length
         if (
             said.content_encoding is None
@@ -430,7 +444,10 @@ class V2Frontend:
         found = Route(Endpoint.INFER, message.model_name, message.model_version)
         scope = self._find_served(found, key)
         slos = self._access.slos(key)
-        read = partial(_read_call, message, said, self.limits, scope, slos, call.time_left_s)
+        cached_for = self._cache.owner_of(scope, _owner(key))
+        read = partial(
+            _read_call, message, said, self.limits, scope, slos, call.time_left_s, cached_for
+        )
         if (
             message.structure_bytes <= self.limits.small_message_bytes
             and len(call.message) <= self.limits.small_body_bytes
@@ -523,12 +540,27 @@ class V2Frontend:
         )
         self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
         try:
-            effects = self._dispatcher.handle(QueryArrived(query), self._clock())
+            effects = self._dispatcher.handle(self._event_of(query, said, read), self._clock())
         except Exception:
             self._close(query.query_id)
             raise
         self._carry_out(effects)
         return query.query_id
+
+    def _event_of(self, query: QueryView, said: RequestHeaders, read: _Read) -> DispatchEvent:
+        """Return what the dispatcher is told of a query: its arrival, or that it is answered."""
+        scope = self._open[query.query_id].scope
+        if (
+            read.cache_key is None
+            or query.scope != scope.name  # a trial counts what its versions answer
+            or not is_reusable(said, read.request)
+        ):
+            return QueryArrived(query)
+        found = self._cache.find(read.cache_key, scope, query.min_accuracy_percent)
+        if found is None:
+            return QueryArrived(query)
+        self._outputs[query.query_id] = found.outputs
+        return CacheHit(query, found.variant.id)
 
     def _view_of(
         self, slo: SLO, tenant: str, scope: str, items: int, arrival_s: float
@@ -612,6 +644,7 @@ class V2Frontend:
         self._service = service
         self._catalog = catalog
         self._scopes.clear()
+        self._cache.clear()
         self._desk.arms.set_trials(service.trials)
 
     def _describe(self, found: Route, method: str, path: bytes, key: Key | None) -> Reply:
@@ -758,6 +791,7 @@ class V2Frontend:
         if found is None or receipt is None:
             self._close(effect.query_id)
             return
+        outputs = self._outputs.pop(effect.query_id)
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
         parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
@@ -767,7 +801,7 @@ class V2Frontend:
         try:
             body, headers = found.read.render(
                 found.read.request,
-                self._outputs[effect.query_id],
+                outputs,
                 model_name=found.model_name,
                 model_version=str(variant.version),
                 parameters=parameters,
@@ -780,7 +814,10 @@ class V2Frontend:
             logger.exception("a reply could not be rendered")
             reply = render_error(error)
         found.respond(reply)
-        self._desk.count_answer(receipt, self._outputs[effect.query_id], found.scope.task)
+        self._desk.count_answer(receipt, outputs, found.scope.task)
+        key = found.read.cache_key
+        if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:
+            self._cache.keep(key, variant, parameters["accuracy"], outputs)
 
     def _receipt_id(self, query_id: int, owner: str) -> str:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"

@@ -198,6 +198,7 @@ class Gateway:
             BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
             self._access,
             requests.pin,
+            settings.cache,
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)

@@ -28,10 +28,15 @@ def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> d
         accuracy: the accuracy of the variant that served it.
         receipt_id: the receipt's id for clients.
     """
+    how: dict[str, Any] = {"cached": True}
+    if not receipt.is_cached:
+        how = {
+            "device": receipt.device_class,
+            "predicted_latency_ms": _ms(receipt.predicted_latency_s),
+        }
     parameters = {
         "variant": receipt.variant_id,
-        "device": receipt.device_class,
-        "predicted_latency_ms": _ms(receipt.predicted_latency_s),
+        **how,
         "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
         "accuracy": accuracy.percent,
         "accuracy_provenance": accuracy.provenance.value,

@@ -94,7 +94,7 @@ def test_reply_says_what_served_it() -> None:
     assert response["model_version"] == "1"
     assert response["id"] == "q-1"
     assert response["parameters"] == {**SAID, "observed_latency_ms": 7.5}
-    assert set(response["parameters"]) == set(REPLY_PARAMETERS) - {"explanation"}
+    assert set(response["parameters"]) == set(REPLY_PARAMETERS) - {"explanation", "cached"}
 
 
 def test_no_id_asked_none_given() -> None:

@@ -45,6 +45,8 @@ def test_further_reasons_of_a_policys_own_are_counted_together() -> None:
 def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     one, other = Meters(), Meters()
     one.count_end("a", "served")
+    one.count_cache_hit("a")
+    other.count_cache_hit("a", 2)
     for meters in (one, other):
         meters.count_latency("a", 0.02)
         meters.count_batch("a/m/v@1", "cpu-1", 2, 0.01)
@@ -54,6 +56,7 @@ def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     one.add(other)
     assert one.ends == {("a", "served"): 2, ("b", "refused"): 1}
     assert one.refusals == {("b", "too-slow"): 1}
+    assert (one.cache_hits, other.cache_hits) == ({"a": 3}, {"a": 2})
     assert sum(one.latencies["a"][:-1]) == 2.0
     assert one.batches["a/m/v@1", "cpu-1"][-2:] == [4.0, 0.02]
     one.count_latency("a", 0.02)

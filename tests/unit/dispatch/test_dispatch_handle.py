@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
+import pytest
+
 from modelless.controller.dispatch.messages import (
     Advised,
     BatchDone,
     BatchFailed,
     BatchReturned,
+    CacheHit,
     CatalogChanged,
+    Complete,
     DispatchEvent,
     Execute,
     LoadChanged,
@@ -71,7 +75,32 @@ def test_every_event_is_handled_by_an_empty_dispatcher() -> None:
         LoadChanged(Load()), Advised({}), CatalogChanged({}, FakeCostModel({})), Tick(),
         ShutDown(),
     ]  # fmt: skip
-    assert {type(event) for event in events} == {*get_args(DispatchEvent)} - {QueryArrived}
+    assert {type(event) for event in events} == {*get_args(DispatchEvent)} - {
+        QueryArrived,
+        CacheHit,
+    }
     world = World()
     assert [world.dispatcher.handle(event, 1.0) for event in events] == [[]] * len(events)
     assert world.dispatcher.open_queries == 0
+
+
+def test_what_the_cache_answers_is_served_without_demand_or_cost() -> None:
+    world = World()
+    dispatcher = world.dispatcher
+    in_time, late = make_query(1, 1.0, latency_ms=100.0), make_query(2, 0.5, latency_ms=100.0)
+    for query in (in_time, late):
+        effects = dispatcher.handle(CacheHit(query, INT8), 1.002)
+        assert effects == [Complete(query.query_id, 0)]
+    assert dispatcher.open_queries == 0
+    receipts = [dispatcher.receipt(query_id) for query_id in (1, 2)]
+    told = [receipt.explain() for receipt in receipts if receipt is not None]
+    assert [each["outcome"] for each in told] == ["served", "served-late"]
+    for each in told:
+        assert (each["reason"], each["cached"], each["cost_usd"]) == ("cached", True, 0.0)
+        assert (each["variant"], each["worker"], each["attempts"]) == (INT8, None, 0)
+    assert told[0]["observed_latency_ms"] == pytest.approx(2.0)
+    counters = dispatcher.take_counters()
+    assert counters.outcomes == {"served": 1, "served-late": 1}
+    assert counters.meters.cache_hits == {"imagenet": 2}
+    assert sum(counters.meters.latencies["imagenet"][:-1]) == 2.0
+    assert (counters.arrivals, counters.served, counters.unmet) == ({}, {}, {})

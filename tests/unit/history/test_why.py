@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from modelless.controller.control.messages import Entry
+from modelless.controller.dispatch.messages import CacheHit
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.history.why import context_of, entry_lines, words
 from modelless.variants.store import open_store
-from tests.unit.dispatch.world import LADDER, World
+from tests.unit.dispatch.world import LADDER, World, make_query
 
 INT8, FP32, LITE2 = LADDER
 
@@ -33,6 +34,21 @@ def test_a_served_query_in_words() -> None:
         "waited 0.0 ms; ran in w0 in a batch of 1; "
         "answered after 22.0 ms, predicted 20.0 ms (+10%); cost 3.06e-07 USD",
     ]
+
+
+def test_a_query_that_the_cache_answered_in_words() -> None:
+    world = World()
+    world.dispatcher.handle(CacheHit(make_query(1, 0.0, latency_ms=30.0), FP32), 0.001)
+    receipt = told(world, 1)
+    assert words(receipt) == [
+        "asked for imagenet: 1 item, within 30 ms",
+        f"{FP32} from the cache: the same inputs were answered before",
+    ]
+    arrived = datetime.fromisoformat(str(receipt["arrived_at"]))
+    loaded = Entry("loaded", LITE2, "wanted", {"worker": "w0", "device_class": "cpu-1"})
+    with open_store("sqlite://") as store:
+        write_entries(store, [(arrived - timedelta(seconds=5), loaded)], 100)
+        assert context_of(store, receipt)[1] == []  # nothing else was looked for
 
 
 def test_a_refused_query_in_words() -> None:

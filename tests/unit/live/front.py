@@ -90,6 +90,7 @@ class Front:
             BodyBudget(budget_bytes),
             self.access,
             self._pin,
+            settings.cache,
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))

@@ -28,6 +28,7 @@ def meters() -> Meters:
     for outcome, latency_s in (("served", 0.02), ("served-late", 0.3)):
         found.count_end("pixels", outcome)
         found.count_latency("pixels", latency_s)
+    found.count_cache_hit("pixels/mean")
     found.count_end("pixels/mean", "refused")
     found.count_refusal("pixels/mean", "too-slow")
     found.count_batch(VARIANT, "cpu-1", 2, 10.0)
@@ -90,6 +91,7 @@ def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         ("modelless_queries_total", {"task": "pixels", "outcome": "served"}, 2.0),
         ("modelless_queries_total", {"task": "pixels", "outcome": "refused"}, 2.0),
         ("modelless_refusals_total", {"task": "pixels", "reason": "too-slow"}, 2.0),
+        ("modelless_cache_hits_total", {"task": "pixels"}, 2.0),
         ("modelless_unmet_queries_total", {"task": "pixels"}, 4.0),
         ("modelless_query_latency_seconds_bucket", {"task": "pixels", "le": "0.025"}, 2.0),
         ("modelless_query_latency_seconds_bucket", {"task": "pixels", "le": "0.5"}, 4.0),

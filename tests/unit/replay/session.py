@@ -30,6 +30,7 @@ from modelless.controller.dispatch.messages import (
     BatchDone,
     BatchFailed,
     BatchReturned,
+    CacheHit,
     DispatchEffect,
     Execute,
     LoadChanged,
@@ -159,6 +160,9 @@ def record_gateway(
         carry_out(handle(QueryArrived(query), now_s), now_s)
         if rng.random() < 0.05:
             handle(QueryCancelled(number), now_s)
+        if number % 10 == 0:
+            cached = make_query(queries + number, now_s)
+            carry_out(handle(CacheHit(cached, names[0]), now_s), now_s)
         if number % 5 == 0:
             carry_out(handle(Tick(), now_s), now_s)
         if number % 50 == 0:

@@ -6,9 +6,11 @@ import asyncio
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ from modelless.controller.usecases.client import (
     Client,
     EncodedQuery,
     InferReply,
-    _Server,
+    _Keys,
     decode_infer,
     encode_infer,
     read_class,
@@ -308,14 +310,42 @@ def test_a_connection_is_used_again_from_any_thread() -> None:
 
 
 def test_keys_of_queries_that_follow_one_another_begin_alike() -> None:
-    server = _Server("http://127.0.0.1:1", None, None)
+    made = _Keys()
     keys = []
     for _ in range(2):
-        with server.key() as first, server.key() as second:
+        with made.key() as first, made.key() as second:
             keys += [first, second]
     assert len(set(keys)) == 4
     one, other, again, _ = (key.partition(".")[0] for key in keys)
     assert one == again != other
+
+
+def test_queries_at_the_same_time_are_spread_over_the_gateways() -> None:
+    made, gateways = _Keys(), 3
+
+    def gateway(key: str) -> str:
+        number = crc32(key.partition(".")[0].encode()) % gateways
+        return f"of-{gateways}-{number}"  # those that come in an upgrade have other names
+
+    def ask(count: int) -> Counter[str]:
+        """So many queries at once; returns how many each gateway got."""
+        with ExitStack() as stack:
+            keys = [stack.enter_context(made.key()) for _ in range(count)]
+            for key in keys:
+                made.learn(key, InferReply(200, {"receipt_id": f"{gateway(key)}-7.ab"}))
+        return Counter(map(gateway, keys))
+
+    assert sum((ask(1) for _ in range(9)), Counter()).most_common(1)[0][1] == 9
+    for gateways in (3, 2, 4):
+        for _ in range(20):
+            ask(12)
+        found = ask(12)
+        assert set(found.values()) == {12 // gateways}
+        assert sum((ask(1) for _ in range(9)), Counter()).most_common(1)[0][1] == 9
+    assert not made._open
+    with made.key() as key:
+        made.learn(key, InferReply(503))  # of HAProxy, which names no gateway
+    assert len(made._gateways) == 4
 
 
 @pytest.mark.parametrize("datatype", [*NUMBERS, "BYTES"])
