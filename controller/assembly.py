@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import FeedbackRules
 from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
@@ -86,12 +87,14 @@ def build_control(
     Args:
         device_classes: the names of those that there are.
     """
+    told = settings.feedback
     return Control(
         build_planner(settings, limits_of(settings, device_classes), preload),
         pools_of(settings),
         {pool.device_class: pool.workers for pool in settings.pools},
         began_s,
         times,
+        feedback=FeedbackRules(told.demote, told.alpha, told.tolerance_points, told.retry_s),
     )
 
 

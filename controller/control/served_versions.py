@@ -17,10 +17,12 @@ class Service:
     Attributes:
         token: differs from that of every other one that a control loop published.
         lines: by ``task/model/variant``; variants without one are served in any version.
+        accuracies_percent: by id, what variants count for that feedback has demoted.
     """
 
     token: str = ""
     lines: Mapping[str, Line] = field(default_factory=dict)
+    accuracies_percent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
@@ -26,6 +27,9 @@ from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import DeviceClass, Placement
+
+COMPARABLE: Final = ("top-1", "exact-match")
+"""The metrics that are the share of items whose first answer is right, as in feedback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,15 @@ class Knowledge:
         """How long loading the variant should take there, seconds; not finite if unknown."""
         placement = Placement(variant_id, device_class)
         return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
+
+    def stated_low_percent(self) -> dict[str, float]:
+        """Return the lower ends of the stated accuracies that feedback can be compared with."""
+        accuracies = {name: each.accuracy for name, each in self.catalog.versions.items()}
+        return {
+            name: each.percent if each.low_percent is None else each.low_percent
+            for name, each in accuracies.items()
+            if each.metric in COMPARABLE
+        }
 
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
         """Return the figures of each version of each variant, where it has a profile."""

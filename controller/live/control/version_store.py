@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -69,6 +70,7 @@ class VersionStore:
         self._number = -1
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
+        self._accuracies_percent: Mapping[str, float] = {}
         self._task: asyncio.Task[None] | None = None
         self.latest = self._read()
 
@@ -93,6 +95,12 @@ class VersionStore:
         """Write the effect at the next look. One that fails is lost: the machine repeats it."""
         self._to_write.append(effect)
 
+    def revise_accuracies(self, percent: Mapping[str, float]) -> None:
+        """Publish the accuracies that demoted variants count for, by id."""
+        self._accuracies_percent = percent
+        revised = replace(self.latest.service, token=uuid.uuid4().hex)
+        self._publish(self.latest._replace(service=revised))
+
     async def look(self) -> None:
         """Write what is to be written, and see whether the store says something new.
 
@@ -103,10 +111,14 @@ class VersionStore:
         for effect in effects:
             await asyncio.to_thread(self._write, effect)
         if await asyncio.to_thread(read_change, self._store) != self._number:
-            self.latest = await asyncio.to_thread(self._read)
+            self._publish(await asyncio.to_thread(self._read))
             self._on_change(self.latest)
-            self._published.set()
-            self._published = asyncio.Event()
+
+    def _publish(self, latest: VersionsChanged) -> None:
+        service = replace(latest.service, accuracies_percent=self._accuracies_percent)
+        self.latest = latest._replace(service=service)
+        self._published.set()
+        self._published = asyncio.Event()
 
     async def _look_forever(self) -> None:
         is_away = False

@@ -21,6 +21,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     Advised,
     BatchReturned,
     CatalogChanged,
@@ -436,6 +437,7 @@ class Gateway:
             replica=self._successor.replica,
             replies=self.frontend.take_replies(),
             tenants=self._access.books.take_use(),
+            feedback=self._desk.arms.take_feedback(),
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -490,6 +492,8 @@ class Gateway:
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; batches on others still end."""
+        if service.accuracies_percent != self._service.accuracies_percent:
+            self.frontend.decide(AccuraciesRevised(service.accuracies_percent))
         self._service = service
         self.frontend.serve(service, self._knowledge.catalog)
         self._on_device_change()
