@@ -74,6 +74,10 @@ class FallTest:
         return math.sqrt(_EARLY / (_EARLY + self.items))
 
 
+COMPARABLE: Final = ("top-1", "exact-match")
+"""The metrics that are the share of items whose first answer is right, as in feedback."""
+
+
 class FeedbackRules(NamedTuple):
     """When feedback demotes a variant, and when a demoted one returns.
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import COMPARABLE
 from modelless.controller.live.servable import Servable
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.dominated import without_dominated
@@ -27,9 +27,6 @@ from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import DeviceClass, Placement
-
-COMPARABLE: Final = ("top-1", "exact-match")
-"""The metrics that are the share of items whose first answer is right, as in feedback."""
 
 
 @dataclass(frozen=True, slots=True)
