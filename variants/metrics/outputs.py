@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -100,7 +101,7 @@ class ClassOutput:
         if not self.has_scores:
             return values.reshape(-1).astype(np.int64)
         best: NDArray[np.int64] = values.argmax(axis=1)  # the first that is no number, if one is
-        if not np.isnan(values[np.arange(len(values)), best]).any():
+        if not any(math.isnan(values.item(*place)) for place in enumerate(best.tolist())):
             return best
         is_none = np.isnan(values)
         best = np.where(is_none, -np.inf, values).argmax(axis=1)
