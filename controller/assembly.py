@@ -87,15 +87,20 @@ def build_control(
     Args:
         device_classes: the names of those that there are.
     """
-    told = settings.feedback
     return Control(
         build_planner(settings, limits_of(settings, device_classes), preload),
         pools_of(settings),
         {pool.device_class: pool.workers for pool in settings.pools},
         began_s,
         times,
-        feedback=FeedbackRules(told.demote, told.alpha, told.tolerance_points, told.retry_s),
+        feedback=feedback_rules(settings),
     )
+
+
+def feedback_rules(settings: Settings) -> FeedbackRules:
+    """When feedback demotes a variant."""
+    told = settings.feedback
+    return FeedbackRules(told.demote, told.alpha, told.tolerance_points, told.retry_s)
 
 
 def pools_of(settings: Settings) -> tuple[Pool, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from modelless.common.intervals import wilson_percent
 from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.dispatch.trials import FeedbackCounts
+from modelless.variants.vocabulary import Variant
 
 # Has a share of right items fallen below a bound m, at a time that nobody knows? Asked as often as
 # wanted.
@@ -76,6 +77,16 @@ class FallTest:
 
 COMPARABLE: Final = ("top-1", "exact-match")
 """The metrics that are the share of items whose first answer is right, as in feedback."""
+
+
+def stated_low_percent(variants: Iterable[Variant]) -> dict[str, float]:
+    """Return the lower ends of the stated accuracies that feedback can be compared with, by id."""
+    accuracies = {variant.id: variant.accuracy for variant in variants}
+    return {
+        name: each.percent if each.low_percent is None else each.low_percent
+        for name, each in accuracies.items()
+        if each.metric in COMPARABLE
+    }
 
 
 class FeedbackRules(NamedTuple):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
-from modelless.controller.control.feedback import COMPARABLE
 from modelless.controller.live.servable import Servable
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.dominated import without_dominated
@@ -79,15 +78,6 @@ class Knowledge:
         """How long loading the variant should take there, seconds; not finite if unknown."""
         placement = Placement(variant_id, device_class)
         return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
-
-    def stated_low_percent(self) -> dict[str, float]:
-        """Return the lower ends of the stated accuracies that feedback can be compared with."""
-        accuracies = {name: each.accuracy for name, each in self.catalog.versions.items()}
-        return {
-            name: each.percent if each.low_percent is None else each.low_percent
-            for name, each in accuracies.items()
-            if each.metric in COMPARABLE
-        }
 
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
         """Return the figures of each version of each variant, where it has a profile."""

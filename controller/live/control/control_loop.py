@@ -20,6 +20,7 @@ from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import stated_low_percent
 from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
     Advise,
@@ -379,7 +380,7 @@ class ControlLoop:
                 knowledge.variant_facts(self._settings.limits.max_batch),
                 knowledge.device_classes,
                 knowledge.cost_model.slowdowns,
-                knowledge.stated_low_percent(),
+                stated_low_percent(knowledge.catalog.versions.values()),
                 self._kept_feedback,
             )
         )
