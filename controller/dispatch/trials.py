@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
@@ -123,7 +123,9 @@ class TrialArms:
         self._since: dict[int, int] = {}  # by trial, the first query that counts
         self._trials: dict[str, Trial] = {}  # by task
         self._counts: dict[int, TrialCounts] = {}
-        self._answers: list[tuple[int, Answer] | None] = [None] * ANSWERS_KEPT  # by id, in turn
+        # In turn, a query's id and the parts of its answer: Python's garbage collector leaves plain
+        # tuples of plain values alone.
+        self._answers: list[tuple[Any, ...] | None] = [None] * ANSWERS_KEPT
         self._feedback: dict[tuple[str, str], list[float]] = {}
 
     def set_trials(self, trials: Iterable[Trial]) -> None:
@@ -164,9 +166,8 @@ class TrialArms:
                 counts.answered += 1
                 number = trial.number
         query, variant_id = receipt.query, receipt.variant_id
-        task = task_of(query.scope)
-        answer = Answer(number, task, on_trial, query.items, classes(), variant_id)
-        self._answers[query.query_id % len(self._answers)] = query.query_id, answer
+        answer = number, task_of(query.scope), on_trial, query.items, classes(), variant_id
+        self._answers[query.query_id % len(self._answers)] = query.query_id, *answer
 
     def count_refusal(self, receipt: Receipt) -> None:
         """Count a query that was refused, or that failed."""
@@ -193,7 +194,7 @@ class TrialArms:
         found = self._answers[place]
         if found is None or found[0] != query_id:
             return False
-        answer = found[1]
+        answer = Answer(*found[1:])
         scores = judge(answer)
         self._answers[place] = None
         right, wrong = sum(scores), len(scores) - sum(scores)
