@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import FeedbackRules
 from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
@@ -92,7 +93,14 @@ def build_control(
         {pool.device_class: pool.workers for pool in settings.pools},
         began_s,
         times,
+        feedback=feedback_rules(settings),
     )
+
+
+def feedback_rules(settings: Settings) -> FeedbackRules:
+    """When feedback demotes a variant."""
+    told = settings.feedback
+    return FeedbackRules(told.demote, told.alpha, told.tolerance_points, told.retry_s)
 
 
 def pools_of(settings: Settings) -> tuple[Pool, ...]:

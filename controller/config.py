@@ -316,6 +316,34 @@ class HistorySettings(_Section):
     )
 
 
+class FeedbackSettings(_Section):
+    """Accuracy by feedback, and the variants that it demotes."""
+
+    demote: bool = Field(
+        True,
+        description="demote a variant whose accuracy by feedback falls below its stated interval: "
+        "it then counts for what was measured",
+    )
+    alpha: float = Field(
+        0.05,
+        gt=0,
+        le=0.5,
+        description="maximum probability that a variant within the tolerance is ever demoted",
+    )
+    tolerance_points: float = Field(
+        2.0,
+        ge=0,
+        lt=100,
+        description="percentage points below the stated interval that are tolerated",
+    )
+    retry_s: float = Field(
+        3600.0,
+        gt=0,
+        description="seconds without feedback after which a demoted variant is tried again; "
+        "doubled after each failed try, up to a day",
+    )
+
+
 class RecordSettings(_Section):
     """A recording for `modelless replay`."""
 
@@ -356,6 +384,7 @@ class Settings(_Section):
     residency: ResidencySettings = Field(default_factory=ResidencySettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
+    feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
     record: RecordSettings = Field(default_factory=RecordSettings)
     cache: CacheSettings = Field(default_factory=CacheSettings)
     tasks: tuple[str, ...] = Field(

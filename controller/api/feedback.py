@@ -34,7 +34,7 @@ class Feedback(NamedTuple):
 
     Attributes:
         gateway_id, query_id: of the receipt: the gateway that answered, and the query.
-        correct: whether each item's answer was right; None if ``labels`` say it.
+        correct: how right each item's answer was, 0 to 1; None if ``labels`` say it.
         labels: the right class of each item, by index or by name.
         tag: the end of the receipt's id.
         owner: the tenant whose key the feedback came with; empty where there are no keys.
@@ -42,10 +42,13 @@ class Feedback(NamedTuple):
 
     gateway_id: str
     query_id: int
-    correct: tuple[bool, ...] | None
+    correct: tuple[float, ...] | None
     labels: tuple[int | str, ...] | None
     tag: str = ""
     owner: str = ""
+
+
+_Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class _Entry(BaseModel):
@@ -54,6 +57,7 @@ class _Entry(BaseModel):
     receipt_id: str
     correct: bool | list[bool] | None = None
     label: int | str | list[int | str] | None = None
+    score: _Score | list[_Score] | None = None
 
     @field_validator("receipt_id", mode="after")
     @classmethod
@@ -62,7 +66,7 @@ class _Entry(BaseModel):
             raise ValueError("allowed: a reply's parameters.receipt_id, such as k2j5h8-17.5e0c9a")
         return receipt_id
 
-    @field_validator("correct", "label", mode="before")
+    @field_validator("correct", "label", "score", mode="before")
     @classmethod
     def _is_of_one_query(cls, given: object) -> object:
         # Before the elements: there would be errors for each of them.
@@ -72,8 +76,11 @@ class _Entry(BaseModel):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> _Entry:
-        if (self.correct is None) == (self.label is None):
-            raise ValueError("say either 'correct' (true or false) or 'label' (the right class)")
+        if [self.correct, self.label, self.score].count(None) != 2:
+            raise ValueError(
+                "say one of 'correct' (true or false), 'label' (the right class) and 'score' "
+                "(0 to 1)"
+            )
         return self
 
 
@@ -86,7 +93,7 @@ class _Body(BaseModel):
 def parse_feedback(
     body: bytes | memoryview, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[Feedback, ...]:
-    """Read a body: ``{"feedback": [{"receipt_id": ..., "correct" or "label": ...}, ...]}``.
+    """Read a body: ``{"feedback": [{"receipt_id": ..., "label": ...}, ...]}``.
 
     Raises:
         InvalidInputError: names the first wrong entry and what is wrong with it.
@@ -106,8 +113,8 @@ def parse_feedback(
 
 def judge(
     answer: Answer, told: Feedback, task: Task, classes: Mapping[str, int]
-) -> tuple[bool, ...]:
-    """Which items of an answer are right.
+) -> tuple[float, ...]:
+    """How right each item of an answer is: 0 to 1.
 
     Args:
         answer: what was answered.
@@ -120,7 +127,7 @@ def judge(
             answers are no classes.
     """
     if told.correct is not None:
-        _must_match("correct", told.correct, answer.items)
+        _must_match("correct or score", told.correct, answer.items)
         return told.correct
     labels = told.labels or ()
     _must_match("label", labels, answer.items)
@@ -135,7 +142,8 @@ def judge(
 def _feedback(entry: _Entry) -> Feedback:
     gateway_id, _, rest = entry.receipt_id.rpartition("-")
     query_id, _, tag = rest.partition(".")
-    correct, label = entry.correct, entry.label
+    correct = entry.score if entry.correct is None else entry.correct
+    label = entry.label
     return Feedback(
         gateway_id,
         int(query_id),

@@ -244,16 +244,22 @@ _QUOTE: Final = _object(
 
 def _told(name: str, value: _Schema) -> _Schema:
     """Return an entry of feedback: one value, or one for each item of the query."""
-    other = "label" if name == "correct" else "correct"
-    values = {"anyOf": [value, _list(value, maxItems=MAX_ITEMS)]}
-    entry = {"receipt_id": _PARTS["receipt_id"], name: values, other: {"type": "null"}}
+    entry = {"receipt_id": _PARTS["receipt_id"]}
+    entry |= {other: {"type": "null"} for other in ("correct", "label", "score")}
+    entry[name] = {"anyOf": [value, _list(value, maxItems=MAX_ITEMS)]}
     return _object(entry, "receipt_id", name)
 
 
 _ENTRIES: Final = _object(
     {
         "feedback": _list(
-            {"anyOf": [_told("correct", _FLAG), _told("label", {"type": ["integer", "string"]})]},
+            {
+                "anyOf": [
+                    _told("correct", _FLAG),
+                    _told("label", {"type": ["integer", "string"]}),
+                    _told("score", {"type": "number", "minimum": 0, "maximum": 1}),
+                ]
+            },
             minItems=1,
             maxItems=MOST_AT_ONCE,
         )

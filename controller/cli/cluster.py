@@ -22,6 +22,7 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
+    feedback_text,
     mebibytes,
     say,
     show_progress,
@@ -357,6 +358,24 @@ def _show_status(found: Mapping[str, Any]) -> None:
             caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what "
             "cannot be true by the profile",
             right=range(1, 6),
+        )
+    if feedback := found.get("feedback", []):
+        show_table(
+            ["variant", "stated from", "by feedback", "by tenant"],
+            [
+                (
+                    row["variant"],
+                    _percent(row["stated_low"]),
+                    feedback_text(row),
+                    ", ".join(
+                        f"{name or 'no key'}: {_percent(each['accuracy'])} of {each['items']:g}"
+                        for name, each in row["tenants"].items()
+                    ),
+                )
+                for row in feedback
+            ],
+            title="accuracy by feedback",
+            whole=0,
         )
     if outcomes := found.get("outcomes", {}):
         told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))

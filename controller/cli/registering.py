@@ -15,6 +15,7 @@ from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
     emit,
+    feedback_text,
     mebibytes,
     say,
     show_progress,
@@ -223,9 +224,12 @@ def variants(
     if as_json:
         emit({"variants": [row.document() for row in found]})
         return
+    has_feedback = any(row.feedback for row in found)
     show_table(
         [
-            *("variant", *(["state"] * all_versions), "accuracy", "precision", "MiB"),
+            *("variant", *(["state"] * all_versions), "accuracy"),
+            *(["by feedback"] * has_feedback),
+            *("precision", "MiB"),
             *("profiled on", "dominated by", "served"),
         ],
         [
@@ -233,6 +237,7 @@ def variants(
                 row.variant.id,
                 *([row.state] * all_versions),
                 accuracy_text(row.variant.accuracy),
+                *([feedback_text(row.feedback)] * has_feedback),
                 row.variant.precision.value,
                 mebibytes(row.variant.artifact_bytes),
                 ", ".join(row.profiled_on),
@@ -241,7 +246,7 @@ def variants(
             )
             for row in found
         ],
-        right=[3 + all_versions],
+        right=[3 + all_versions + has_feedback],
         whole=0,
     )
     for remark in remarks_on_sets(row.variant for row in found):

@@ -219,6 +219,16 @@ def mebibytes(size_bytes: float) -> str:
     return f"{size_bytes / 2**20:.1f}"
 
 
+def feedback_text(told: Mapping[str, Any] | None) -> str:
+    """An accuracy by feedback, as ``VariantFeedback.status`` gives it; empty if there is none."""
+    if told is None:
+        return ""
+    interval = f"({told['low']:.1f} to {told['high']:.1f})"
+    text = f"{told['accuracy']:.1f} % {interval} of {told['items']:g}"
+    demoted_to = told["demoted_to"]
+    return text if demoted_to is None else f"{text}; demoted, counts for {demoted_to:.1f} %"
+
+
 def accuracy_text(accuracy: Accuracy) -> str:
     """``91.2 % measured (90.6 to 91.8)``."""
     text = f"{accuracy.percent:.1f} % {accuracy.provenance.value}"

@@ -17,6 +17,7 @@ from modelless.controller.cli.screen import (
     show_progress,
     show_table,
 )
+from modelless.controller.usecases.home import variant_fields
 
 if TYPE_CHECKING:
     from modelless.variants.metrics.paired import PairedDifference
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 
 def validate(
     ctx: typer.Context,
-    data: Annotated[
-        Path, Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv.")
-    ],
     scope: Annotated[
         str | None, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")
     ] = None,
+    data: Annotated[
+        Path | None,
+        Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv."),
+    ] = None,
+    feedback: Annotated[
+        bool, Option("--feedback", help="Instead of --data: take what feedback has measured.")
+    ] = False,
     task: Annotated[
         str | None,
         Option("--task", "-t", help="Instead of SCOPE: every version of every variant of a task."),
@@ -54,17 +59,40 @@ def validate(
 
     Every variant runs on the same items; its accuracy is stored with a 95 % interval, and with the
     set that it was measured on. Accuracies of different sets are not compared: --task renews all of
-    a task on one. What was measured before an interruption is kept. Exit code 1 if a variant could
-    not be measured.
+    a task on one. What was measured before an interruption is kept. --feedback stores what clients'
+    feedback has measured in service. Exit code 1 if a variant could not be measured.
 
     Examples: modelless validate imagenet --data photos --precision 1; modelless validate
     fashion-mnist/cnn-s --data test.npz --metric macro-f1; modelless validate fashion-mnist --data
-    test.npz --metric agreement --reference fashion-mnist/cnn-xl/fp32-28
+    test.npz --metric agreement --reference fashion-mnist/cnn-xl/fp32-28; modelless validate
+    imagenet --feedback
     """
     if (scope is None) == (task is None):
         raise InvalidInputError.of("SCOPE and --task", (scope, task), "one of the two")
+    if (data is None) != feedback:
+        raise InvalidInputError.of("--data and --feedback", (data, feedback), "one of the two")
+    from modelless.controller.usecases.validating import take_feedback
     from modelless.controller.usecases.validating import validate as measure
 
+    if data is None:
+        options = {"--metric": metric_name, "--sample": sample, "--precision": precision}
+        given = [name for name, value in {**options, "--reference": reference}.items() if value]
+        if given:
+            raise InvalidInputError.of("--feedback with", ", ".join(given), "--task and --json")
+        taken = take_feedback(scope or str(task), every_version=task is not None, home=ctx.obj)
+        if as_json:
+            emit({"variants": [variant_fields(variant) for variant in taken]})
+            return
+        show_table(
+            ["variant", "accuracy", "before"],
+            [
+                (variant.id, accuracy_text(variant.accuracy), accuracy_text(before))
+                for variant, before in taken.items()
+            ],
+            whole=0,
+        )
+        say("a running modelless uses these from its next start on")
+        return
     with show_progress() as progress:
         found = measure(
             scope or str(task), data, every_version=task is not None, metric=metric_name,

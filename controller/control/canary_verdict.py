@@ -44,10 +44,14 @@ _STEPS: Final = 45  # of bisection: fewer than would round a rate to 0 or 1
 
 
 class Stream(NamedTuple):
-    """Events so far: how many, and how many of them were bad."""
+    """Events so far: how many, and how many of them were bad; one may be bad in part.
+
+    An event that is bad by a share s counts as s bad and 1 - s good ones: its factor in M is then
+    less on average, by the inequality of the weighted means.
+    """
 
     total: int
-    bad: int
+    bad: float
 
     @property
     def rate(self) -> float:
@@ -145,7 +149,7 @@ class ArmTotals:
     answered: int = 0
     failed: int = 0
     labelled: int = 0
-    wrong: int = 0
+    wrong: float = 0.0
     timed: int = 0
     slow: int = 0
 
@@ -246,8 +250,8 @@ class Guard(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.tried.bad} of {self.tried.total} bad "
-            f"({100.0 * self.tried.rate:.2f} %), against {self.standing.bad} of "
+            f"{self.name}: {self.tried.bad:.10g} of {self.tried.total} bad "
+            f"({100.0 * self.tried.rate:.2f} %), against {self.standing.bad:.10g} of "
             f"{self.standing.total} ({100.0 * self.standing.rate:.2f} %)"
         )
 

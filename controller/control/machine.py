@@ -14,6 +14,11 @@ from typing import Any, NamedTuple
 
 from modelless.controller.control.canaries import Canaries, version_effects
 from modelless.controller.control.decision_log import DecisionLog
+from modelless.controller.control.feedback import (
+    DEFAULT_RULES,
+    FeedbackAccuracies,
+    FeedbackRules,
+)
 from modelless.controller.control.messages import (
     CallMember,
     ControlEffect,
@@ -26,6 +31,7 @@ from modelless.controller.control.messages import (
     NoteHistory,
     PinsChanged,
     PlanEffect,
+    ReviseAccuracies,
     ScalePool,
     Tick,
     VersionsChanged,
@@ -95,6 +101,7 @@ class Control:
         planner: decides on loads and on the number of workers.
         workers: at the beginning, by name, of the pools that may be scaled.
         began_s: the time now, seconds.
+        feedback: when it demotes a variant.
     """
 
     def __init__(
@@ -105,13 +112,15 @@ class Control:
         began_s: float,
         times: ControlTimes = DEFAULT_TIMES,
         start_weight: float = 0.5,
+        feedback: FeedbackRules = DEFAULT_RULES,
     ) -> None:
         self._planner = planner
         self._times = times
         self._began_s = began_s
         self._ticked_s = -inf
         self._members: dict[str, _Member] = {}
-        self._facts: dict[str, VariantFacts] = {}
+        self._stated: dict[str, VariantFacts] = {}
+        self._facts: dict[str, VariantFacts] = {}  # with the accuracies that the demoted count for
         self._device_classes: Mapping[str, DeviceClass] = {}
         self._current: tuple[VariantFacts, ...] = ()
         self._service = Service()
@@ -120,6 +129,8 @@ class Control:
         self._slowdowns = NeighbourSlowdowns(Slowdowns(), ())
         self._pools = PoolTracker(pools, workers, times.cooldown_s, start_weight)
         self._canaries = Canaries(times.tick_s, times.keep_evidence_s)
+        self._feedback = FeedbackAccuracies(feedback)
+        self._revised: Mapping[str, float] = {}
         self._rollout = RolloutWatch()
         self._log = DecisionLog()
         self._changes: list[ResidencyChange] = []
@@ -198,6 +209,11 @@ class Control:
     def trials_status(self, now_s: float) -> list[dict[str, Any]]:
         return self._canaries.status(now_s + self._epoch_offset_s)
 
+    @property
+    def feedback(self) -> FeedbackAccuracies:
+        """What feedback says of the variants."""
+        return self._feedback
+
     # -- events -------------------------------------------------------------------------------
 
     def _on_report(self, event: MemberReported, now_s: float) -> list[ControlEffect]:
@@ -211,7 +227,7 @@ class Control:
             self._pools.note_worker(report.pool, now_s)
         ready_before = member.report.ready_bytes.keys()
         member.report, member.heard_s = member.rates.add(report), now_s
-        self._count(report)
+        self._count(report, now_s)
         if not report.is_gateway and report.ready_bytes.keys() != ready_before:
             waiting = (each for each in self.reports if each.is_gateway and each.queued)
             effects += [CallMember(each.member_id) for each in waiting]
@@ -222,23 +238,41 @@ class Control:
         return effects
 
     def _on_goodbye(self, event: MemberLeft, now_s: float) -> list[ControlEffect]:
-        del now_s
         self._members.pop(event.report.member_id, None)
         self._log.note_goodbye(event.report.member_id)
-        self._count(event.report)
+        self._count(event.report, now_s)
         return []
 
-    def _count(self, report: MemberReport) -> None:
+    def _count(self, report: MemberReport, now_s: float) -> None:
         self._canaries.add(report)
+        self._feedback.add(report.feedback, now_s + self._epoch_offset_s)
         self._changes += report.changes
 
     def _on_facts(self, event: FactsChanged, now_s: float) -> list[ControlEffect]:
         del now_s
-        self._facts = {each.variant_id: each for each in event.variants}
+        self._stated = {each.variant_id: each for each in event.variants}
         self._device_classes = event.device_classes
-        self._slowdowns = NeighbourSlowdowns(event.slowdowns, tuple(self._facts))
+        self._slowdowns = NeighbourSlowdowns(event.slowdowns, tuple(self._stated))
+        self._feedback.follow(event.stated_low_percent, event.feedback)
+        return self._revise()
+
+    def _revise(self) -> list[ControlEffect]:
+        """Give the demoted variants the accuracies that they count for, and tell the gateways."""
+        before, self._revised = self._revised, self._feedback.demoted
+        self._facts = {
+            name: replace(facts, accuracy_percent=self._revised[name])
+            if name in self._revised
+            else facts
+            for name, facts in self._stated.items()
+        }
         self._current = self._service.current_of(self._facts)
-        return []
+        return [] if self._revised == before else [ReviseAccuracies(self._revised)]
+
+    def _judge_accuracies(self, now_s: float) -> list[ControlEffect]:
+        on_trial = {trial.variant_id for trial in self._service.trials}
+        entries = self._feedback.judge(on_trial, now_s + self._epoch_offset_s)
+        effects = self._revise() if self._feedback.demoted != self._revised else []
+        return [*effects, NoteHistory(tuple(entries))] if entries else effects
 
     def _on_versions(self, event: VersionsChanged, now_s: float) -> list[ControlEffect]:
         self._service = event.service
@@ -256,6 +290,7 @@ class Control:
         del event
         effects: list[ControlEffect] = [*self._forget_silent(now_s)]
         self._ticked_s = now_s
+        effects += self._judge_accuracies(now_s)
         view = self._view(now_s)
         plan = [self._with_sizes(each) for each in self._planner.tick(view)]
         placing = (LoadInstance, UnloadInstance)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from modelless.controller.control.served_versions import Service
@@ -18,7 +19,7 @@ from modelless.controller.device.messages import (
 )
 from modelless.controller.dispatch.counters import Kind, Meters
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.dispatch.trials import TrialCounts
+from modelless.controller.dispatch.trials import FeedbackCounts, TrialCounts
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.views import VariantFacts, WorkerState
@@ -75,6 +76,7 @@ class MemberReport:
         replies: HTTP replies by status since its last report.
         tenants: what the tenants with limits used since its last report: queries, queries that are
             open now, and US dollars.
+        feedback: what clients said of its answers since its last report.
     """
 
     member_id: str
@@ -104,6 +106,7 @@ class MemberReport:
     replica: Replica = field(default_factory=Replica)
     replies: Mapping[int, int] = field(default_factory=dict)
     tenants: Mapping[str, tuple[float, int, float]] = field(default_factory=dict)
+    feedback: tuple[FeedbackCounts, ...] = ()
 
     @property
     def ready_bytes(self) -> dict[str, int]:
@@ -150,11 +153,16 @@ class FactsChanged(NamedTuple):
     Attributes:
         variants: every version of each variant that is served.
         slowdowns: how much placements on one host slow each other down.
+        stated_low_percent: by variant id, the lower end of the interval of its stated accuracy,
+            where feedback can be compared with that.
+        feedback: what an earlier control machine knew from feedback, by variant id.
     """
 
     variants: tuple[VariantFacts, ...]
     device_classes: Mapping[str, DeviceClass]
     slowdowns: Slowdowns = Slowdowns()
+    stated_low_percent: Mapping[str, float] = MappingProxyType({})
+    feedback: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 class VersionsChanged(NamedTuple):
@@ -246,6 +254,8 @@ class EntryKind(StrEnum):
     UPGRADE = "upgrade"
     WORKER_UP = "worker-up"
     WORKER_GONE = "worker-gone"
+    ACCURACY_DEMOTED = "accuracy-demoted"
+    ACCURACY_RESTORED = "accuracy-restored"
     POLICY_PROBLEM = "policy-problem"
     ENTRIES_LOST = "entries-lost"
 
@@ -269,6 +279,16 @@ class NoteHistory(NamedTuple):
     """Write the entries into the history."""
 
     entries: tuple[Entry, ...]
+
+
+class ReviseAccuracies(NamedTuple):
+    """Tell every gateway which variants count for another accuracy than the stated one.
+
+    Attributes:
+        percent: all of them, by id.
+    """
+
+    percent: Mapping[str, float]
 
 
 class PromoteVersion(NamedTuple):
@@ -303,4 +323,6 @@ class KeepEvidence(NamedTuple):
 
 
 VersionEffect = PromoteVersion | RollBackVersion | KeepEvidence
-ControlEffect = PlanEffect | WakeAt | CallMember | ForgetMember | NoteHistory | VersionEffect
+ControlEffect = (
+    PlanEffect | WakeAt | CallMember | ForgetMember | NoteHistory | ReviseAccuracies | VersionEffect
+)

@@ -19,11 +19,13 @@ class Service:
         lines: by ``task/model/variant``; variants without one are served in any version.
         leaving: names of lines that were retired lately. What came before may still be waiting for
             them, so workers go on serving them.
+        accuracies_percent: by id, what variants count for that feedback has demoted.
     """
 
     token: str = ""
     lines: Mapping[str, Line] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
+    accuracies_percent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -21,6 +21,7 @@ from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     Advised,
     BatchDone,
     BatchFailed,
@@ -109,6 +110,7 @@ class Dispatcher:
             LoadChanged: self._on_load_changed,
             Advised: self._on_advised,
             CatalogChanged: self._on_catalog_changed,
+            AccuraciesRevised: self._on_accuracies_revised,
             Tick: self._on_tick,
             ShutDown: self._on_shut_down,
         }
@@ -301,6 +303,10 @@ class Dispatcher:
 
     def _on_catalog_changed(self, event: CatalogChanged, _: float) -> list[DispatchEffect]:
         self.instances.replace_catalog(event.variants, event.cost_model)
+        return []
+
+    def _on_accuracies_revised(self, event: AccuraciesRevised, _: float) -> list[DispatchEffect]:
+        self.instances.revise_accuracies(event.percent)
         return []
 
     def _on_shut_down(self, _: ShutDown, now_s: float) -> list[DispatchEffect]:

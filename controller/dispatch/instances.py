@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from modelless.policies.priorities import rank
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
-from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+from modelless.variants.vocabulary import Accuracy, DeviceClass, Placement, Provenance, Variant
 
 # The shortlist: the rows of the candidates that can ever be the best choice. With it, a choice
 # among thousands of rows is quick.
@@ -123,6 +123,12 @@ def build_residents(
     )
 
 
+def _with_accuracy(variant: Variant, percent: float) -> Variant:
+    """Return the variant with an accuracy that feedback has shown."""
+    metric = variant.accuracy.metric
+    return replace(variant, accuracy=Accuracy(percent, metric, Provenance.MEASURED, "feedback"))
+
+
 # Read-only columns of the views that policies get.
 
 
@@ -212,6 +218,7 @@ class ReadyInstances:
         max_batch: the largest batch that will be asked about.
 
     Attributes:
+        variants: the same, with the accuracies that they count for.
         groups_by_scope: the groups that hold a ready variant of a scope, by scope.
         worker_counts: number of workers by device class; read-only.
     """
@@ -223,7 +230,8 @@ class ReadyInstances:
         cost_model: CostModel,
         max_batch: int,
     ) -> None:
-        self.variants = variants
+        self.variants = self._registered = variants
+        self._accuracies_percent: Mapping[str, float] = {}
         self.cost_model = cost_model
         self.max_batch = max_batch
         self._price_usd_per_s = {name: d.cost_usd(1.0) for name, d in device_classes.items()}
@@ -279,7 +287,16 @@ class ReadyInstances:
             table.by_items.clear()
 
     def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
-        self.variants, self.cost_model = variants, cost_model
+        self._registered, self.cost_model = variants, cost_model
+        self.revise_accuracies(self._accuracies_percent)
+
+    def revise_accuracies(self, percent: Mapping[str, float]) -> None:
+        """Let these variants count for these accuracies, and all others for their own."""
+        self._accuracies_percent = percent
+        self.variants = {
+            name: variant if name not in percent else _with_accuracy(variant, percent[name])
+            for name, variant in self._registered.items()
+        }
         self._rebuild()
 
     def set_backlog(

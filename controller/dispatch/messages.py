@@ -148,6 +148,16 @@ class CatalogChanged(NamedTuple):
     cost_model: CostModel
 
 
+class AccuraciesRevised(NamedTuple):
+    """Feedback demoted variants, or restored some.
+
+    Attributes:
+        percent: the accuracies that demoted variants count for, by id; all others have their own.
+    """
+
+    percent: Mapping[str, float]
+
+
 class Tick(NamedTuple):
     """Time passed: deadlines may have expired, and batches may hang."""
 
@@ -168,6 +178,7 @@ DispatchEvent = (
     | LoadChanged
     | Advised
     | CatalogChanged
+    | AccuraciesRevised
     | Tick
     | ShutDown
 )

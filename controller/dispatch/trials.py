@@ -1,4 +1,5 @@
-"""Trials in a gateway: the queries that try a new version, and the counts of both arms.
+"""Trials in a gateway: the queries that try a new version, and the counts of both arms; and what
+feedback says of all answers.
 
 The queries that the version on trial or the current one could serve are assigned to two arms by a
 hash. One arm sees only the version on trial of that variant, the other only the current one, and
@@ -9,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
@@ -21,7 +21,7 @@ from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Placement
 
 ANSWERS_KEPT: Final = 65_536
-"""Number of answers of a gateway that feedback is accepted for; older ones are forgotten."""
+"""Number of queries of a gateway whose answers get feedback; older ones are forgotten."""
 
 _FAILED: Final = (Reason.EXECUTION_FAILED, Reason.WORKER_LOST)
 _FINEST_S: Final = 1e-4
@@ -56,7 +56,7 @@ class ArmCounts:
     answered: int = 0
     failed: int = 0
     labelled: int = 0
-    wrong: int = 0
+    wrong: float = 0.0
 
 
 class TrialCounts(NamedTuple):
@@ -71,10 +71,26 @@ class TrialCounts(NamedTuple):
     standing: ArmCounts
 
 
+class FeedbackCounts(NamedTuple):
+    """What feedback of one tenant said of a variant's answers over some time.
+
+    Attributes:
+        tenant: of the key that the feedback came with; empty where there are no keys.
+        right, wrong: items; an item with a score between 0 and 1 counts in part for either.
+    """
+
+    variant_id: str
+    tenant: str
+    right: float
+    wrong: float
+
+
 class Answer(NamedTuple):
     """An answer that feedback may come for.
 
     Attributes:
+        number: of the trial in an arm of which it was given; 0 if it was in none, or if another
+            variant gave it than the arm's.
         on_trial: whether the version on trial answered, or else the current one.
         items: number of items.
         classes: the class that the answer puts first, for each item; None if the task has none.
@@ -85,10 +101,11 @@ class Answer(NamedTuple):
     on_trial: bool
     items: int
     classes: tuple[int, ...] | None
+    variant_id: str = ""
 
 
-Judge = Callable[[Answer], Sequence[bool]]
-"""Returns for each of an answer's items whether it is right."""
+Judge = Callable[[Answer], Sequence[float]]
+"""Returns for each of an answer's items how right it is: 0 to 1."""
 
 
 class TrialArms:
@@ -106,7 +123,10 @@ class TrialArms:
         self._since: dict[int, int] = {}  # by trial, the first query that counts
         self._trials: dict[str, Trial] = {}  # by task
         self._counts: dict[int, TrialCounts] = {}
-        self._answers: OrderedDict[int, Answer] = OrderedDict()
+        # In turn, a query's id and the parts of its answer: Python's garbage collector leaves plain
+        # tuples of plain values alone.
+        self._answers: list[tuple[Any, ...] | None] = [None] * ANSWERS_KEPT
+        self._feedback: dict[tuple[str, str], list[float]] = {}
 
     def set_trials(self, trials: Iterable[Trial]) -> None:
         """Set the trials that run from now on, and forget the counts of all others."""
@@ -114,8 +134,6 @@ class TrialArms:
         numbers = {trial.number for trial in self._trials.values()}
         self._counts = {n: counts for n, counts in self._counts.items() if n in numbers}
         self._since = {n: first for n, first in self._since.items() if n in numbers}
-        for query_id in [i for i, a in self._answers.items() if a.number not in numbers]:
-            del self._answers[query_id]
 
     def assign_arm(self, scope: str, query_id: int, tenant: str) -> str:
         """Return the scope that a query is served in: an arm of ``scope``, if a trial touches it.
@@ -136,21 +154,20 @@ class TrialArms:
         return arm_of(scope, trial.variant_id, on_trial=on_trial)
 
     def count_answer(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
-        """Count an answered query; ``classes`` is called only if feedback may come."""
+        """Count an answered query, and remember its answer, of these ``classes``, for feedback."""
+        number, on_trial = 0, False
         arm = self._arm(receipt)
-        if arm is None:
-            return
-        trial, on_trial, counts = arm
-        counts.queries += 1
-        step = latency_step(receipt.observed_latency_s or 0.0)
-        counts.latencies[step] = counts.latencies.get(step, 0) + 1
-        if receipt.variant_id != _version_of(trial, on_trial):
-            return
-        counts.answered += 1
-        answer = Answer(trial.number, trial.task, on_trial, receipt.query.items, classes())
-        self._answers[receipt.query.query_id] = answer
-        if len(self._answers) > ANSWERS_KEPT:
-            self._answers.popitem(last=False)
+        if arm is not None:
+            trial, on_trial, counts = arm
+            counts.queries += 1
+            step = latency_step(receipt.observed_latency_s or 0.0)
+            counts.latencies[step] = counts.latencies.get(step, 0) + 1
+            if receipt.variant_id == _version_of(trial, on_trial):
+                counts.answered += 1
+                number = trial.number
+        query, variant_id = receipt.query, receipt.variant_id
+        answer = number, task_of(query.scope), on_trial, query.items, classes(), variant_id
+        self._answers[query.query_id % len(self._answers)] = query.query_id, *answer
 
     def count_refusal(self, receipt: Receipt) -> None:
         """Count a query that was refused, or that failed."""
@@ -162,24 +179,39 @@ class TrialArms:
         if receipt.reason in _FAILED and receipt.variant_id == _version_of(trial, on_trial):
             counts.failed += 1
 
-    def count_feedback(self, query_id: int, judge: Judge) -> bool:
+    def count_feedback(self, query_id: int, judge: Judge, tenant: str = "") -> bool:
         """Count feedback on an answer; return False if the answer is unknown.
 
-        An answer is unknown if it is of no trial, too old, or had feedback already.
+        An answer is unknown if it is too old, or had feedback already.
+
+        Args:
+            tenant: whose feedback it is.
 
         Raises:
             Exception: any error of ``judge``; the answer is kept then.
         """
-        answer = self._answers.get(query_id)
-        if answer is None:
+        place = query_id % len(self._answers)
+        found = self._answers[place]
+        if found is None or found[0] != query_id:
             return False
-        right = judge(answer)
-        del self._answers[query_id]
-        pair = self._counts_of(answer.number)
-        counts = pair.tried if answer.on_trial else pair.standing
-        counts.labelled += len(right)
-        counts.wrong += len(right) - sum(right)
+        answer = Answer(*found[1:])
+        scores = judge(answer)
+        self._answers[place] = None
+        right, wrong = sum(scores), len(scores) - sum(scores)
+        told = self._feedback.setdefault((answer.variant_id, tenant), [0.0, 0.0])
+        told[0] += right
+        told[1] += wrong
+        if any(answer.number == trial.number for trial in self._trials.values()):
+            pair = self._counts_of(answer.number)
+            counts = pair.tried if answer.on_trial else pair.standing
+            counts.labelled += len(scores)
+            counts.wrong += wrong
         return True
+
+    def take_feedback(self) -> tuple[FeedbackCounts, ...]:
+        """Return what feedback said since the last call, and count from zero again."""
+        taken, self._feedback = self._feedback, {}
+        return tuple(FeedbackCounts(*key, *counts) for key, counts in taken.items())
 
     def take_counts(self) -> tuple[TrialCounts, ...]:
         """Return the counts since the last call, and count from zero again."""

@@ -7,17 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.common.intervals import wilson_percent
 from modelless.controller.config import load_settings
+from modelless.controller.control.feedback import VariantFeedback
+from modelless.controller.history.feedback import read_feedback
 from modelless.controller.usecases.home import (
     AnyPath,
     Home,
     find_variants,
+    home_folder,
     open_home,
     path_or_none,
     user_name,
@@ -247,6 +250,7 @@ class RegisteredVariant:
         dominated_by: the variant that dominates it, by device class.
         state: ``current``, ``on trial``, ``earlier`` (current before), ``registered`` (never
             current) or ``retired``.
+        feedback: its accuracy by feedback, as ``VariantFeedback.status``; None if there is none.
     """
 
     variant: Variant
@@ -254,6 +258,7 @@ class RegisteredVariant:
     dominated_by: Mapping[str, str]
     is_served: bool
     state: str = "current"
+    feedback: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, object]:
         return {
@@ -262,6 +267,7 @@ class RegisteredVariant:
             "dominated_by": dict(self.dominated_by),
             "served": self.is_served,
             "state": self.state,
+            "feedback": self.feedback,
         }
 
 
@@ -294,6 +300,7 @@ def list_variants(
         {} if settings.serve_dominated else dominated_everywhere(victors, settings.device_classes)
     )
     listed = []
+    feedback = read_feedback(home_folder(home))
     for variant in found:
         mine = dict(sorted(victors.get(variant.id, {}).items()))
         others = {device: by for device, by in mine.items() if by != variant.id}
@@ -301,7 +308,9 @@ def list_variants(
         state = _state(variant, lines[name_of(variant.id)])
         if name_of(variant.id) not in {name_of(each.id) for each in catalog.variants}:
             state = "retired"
-        listed.append(RegisteredVariant(variant, tuple(mine), others, is_served, state))
+        kept = feedback.get(variant.id)
+        told = VariantFeedback.kept(kept).status(variant.id) if kept is not None else None
+        listed.append(RegisteredVariant(variant, tuple(mine), others, is_served, state, told))
     return listed
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
+from modelless.controller.assembly import feedback_rules
 from modelless.controller.config import load_settings
+from modelless.controller.control.feedback import FeedbackAccuracies, stated_low_percent
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     DispatchEffect,
     Execute,
     QueryArrived,
@@ -24,11 +27,13 @@ from modelless.controller.dispatch.messages import (
     WorkerReported,
 )
 from modelless.controller.dispatch.receipts import explain_candidates, why_not
+from modelless.controller.history.feedback import read_feedback
 from modelless.controller.live.front.replies import error_of
 from modelless.controller.usecases.home import (
     AnyPath,
     Home,
     accuracy_fields,
+    home_folder,
     open_home,
     path_or_none,
     pick_device_classes,
@@ -112,7 +117,7 @@ def select(
     """Choose the variant that would serve a query, and explain the choice; nothing is started.
 
     The dispatcher and the policy of ``up`` decide, on one idle device of each class that holds all
-    variants that are profiled for it.
+    variants that are profiled for it. What feedback has demoted counts for its measured accuracy.
 
     Args:
         task: ``task``, ``task/model`` or ``task/model/variant``.
@@ -172,6 +177,9 @@ def select(
     instances = ReadyInstances(variants, by_name, cost_model, limits.max_batch)
     rng, bounds = np.random.default_rng(settings.seed), DispatchLimits(max_batch=limits.max_batch)
     dispatcher = Dispatcher(instances, chooser, rng, bounds)
+    feedback = FeedbackAccuracies(feedback_rules(settings))
+    feedback.follow(stated_low_percent(variants.values()), read_feedback(home_folder(home)))
+    dispatcher.handle(AccuraciesRevised(feedback.demoted), 0.0)
     for name, held in ready.items():
         dispatcher.handle(WorkerReported(WorkerReport(name, name, tuple(held))), 0.0)
     query = _query(scope, slo, batch, limits.default_latency_ms / 1e3)
@@ -185,7 +193,7 @@ def select(
         refusal = error_of(refused)
     else:
         refusal = ModellessError("the policy neither chose nor refused: it waits for more queries")
-    accuracies = {name: variant.accuracy for name, variant in variants.items()}
+    accuracies = {name: variant.accuracy for name, variant in instances.variants.items()}
     profiled = {variant_id for held in ready.values() for variant_id in held}
     return Selection(
         scope.name,

@@ -17,11 +17,14 @@ from modelless.common.errors import (
     ModellessError,
 )
 from modelless.common.intervals import FINEST_PERCENT, recommended_sample_size
+from modelless.controller.control.feedback import COMPARABLE, VariantFeedback
+from modelless.controller.history.feedback import read_feedback
 from modelless.controller.usecases.home import (
     Home,
     accuracy_fields,
     find_variants,
     group_names,
+    home_folder,
     open_home,
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
@@ -153,10 +156,7 @@ def validate(
     """
     with open_home(home) as registry, ExitStack() as loaded:
         catalog = registry.catalog(with_retired=every_version)
-        variants = find_variants(catalog, [scope])
-        if every_version:
-            names = {name_of(variant.id) for variant in variants}
-            variants = tuple(v for v in catalog.versions.values() if name_of(v.id) in names)
+        variants = _find_versions(catalog, scope, every_version)
         task = catalog.tasks[variants[0].task]
         judge = find_metric(metric or task.accuracy_metric, task)
         items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
@@ -179,6 +179,69 @@ def validate(
     return Validation(
         task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
     )
+
+
+FEWEST_ITEMS: Final = 100
+"""With feedback, before that is taken for the accuracy of a variant."""
+
+
+def take_feedback(
+    scope: str, *, every_version: bool = False, home: Home = None
+) -> dict[Variant, Accuracy]:
+    """Store the accuracies that feedback has measured in service; return those that it replaces.
+
+    Of a demoted variant only the items count that came since it fell.
+
+    Args:
+        scope: ``task``, ``task/model`` or ``task/model/variant``.
+        every_version: of the variants, and those that were retired; not only the current ones.
+
+    Raises:
+        NotFoundError: an unknown scope.
+        InvalidInputError: feedback does not measure the task's metric, or is on too few items.
+    """
+    with open_home(home) as registry:
+        catalog = registry.catalog(with_retired=every_version)
+        variants = _find_versions(catalog, scope, every_version)
+        metric = catalog.tasks[variants[0].task].accuracy_metric
+        if metric not in COMPARABLE:
+            raise InvalidInputError.of(
+                "--feedback: the task's metric", metric, ", ".join(COMPARABLE),
+                "Feedback says which items are right, and nothing else. Use --data.",
+            )  # fmt: skip
+        measured = _accuracies_by_feedback(home_folder(home), metric)
+        found = [variant for variant in variants if variant.id in measured]
+        if not found:
+            raise InvalidInputError.of(
+                f"--feedback: variants of {scope!r} with feedback on {FEWEST_ITEMS} items",
+                "none", "one or more", "Send feedback on more answers, or use --data.",
+            )  # fmt: skip
+        for variant in found:
+            accuracy = measured[variant.id]
+            registry.revise_accuracy(variant.id, accuracy, f"measured by {accuracy.source}")
+    return {replace(each, accuracy=measured[each.id]): each.accuracy for each in found}
+
+
+def _accuracies_by_feedback(home: Path, metric: str) -> dict[str, Accuracy]:
+    found = {}
+    for variant_id, document in read_feedback(home).items():
+        told = VariantFeedback.kept(document).status(variant_id)
+        told = told["since"] or told
+        if told["items"] >= FEWEST_ITEMS:
+            source = f"feedback on {told['items']:g} items of {variant_id}"
+            bounds = told["low"], told["high"], round(told["items"])
+            found[variant_id] = Accuracy(
+                told["accuracy"], metric, Provenance.MEASURED, source, *bounds
+            )
+    return found
+
+
+def _find_versions(catalog: Catalog, scope: str, every_version: bool) -> tuple[Variant, ...]:
+    variants = find_variants(catalog, [scope])
+    if not every_version:
+        return variants
+    names = {name_of(variant.id) for variant in variants}
+    return tuple(v for v in catalog.versions.values() if name_of(v.id) in names)
 
 
 def _on_other_sets(catalog: Catalog, task: Task, found: Mapping[str, Validated]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -99,6 +100,9 @@ class ClassOutput:
         values = outputs[self._spec.name]
         if not self.has_scores:
             return values.reshape(-1).astype(np.int64)
+        best: NDArray[np.int64] = values.argmax(axis=1)  # the first that is no number, if one is
+        if not any(math.isnan(values.item(*place)) for place in enumerate(best.tolist())):
+            return best
         is_none = np.isnan(values)
         best = np.where(is_none, -np.inf, values).argmax(axis=1)
         answer: NDArray[np.int64] = np.where(is_none.all(axis=1), -1, best)

@@ -20,6 +20,7 @@ from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import stated_low_percent
 from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
     Advise,
@@ -33,6 +34,7 @@ from modelless.controller.control.messages import (
     MemberReported,
     NoteHistory,
     PinsChanged,
+    ReviseAccuracies,
     ScalePool,
     Tick,
     VersionEffect,
@@ -41,6 +43,7 @@ from modelless.controller.control.messages import (
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import Order
 from modelless.controller.history.audit import note_act
+from modelless.controller.history.feedback import read_feedback, write_feedback
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
@@ -187,6 +190,7 @@ class ControlLoop:
             settings, knowledge.device_classes, preload, time.monotonic(), self._times
         )
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
+        self._kept_feedback = read_feedback(home)
         self._learn(knowledge)
         self._handle(self._versions.latest)
         self._note_served(self._versions.latest.service)
@@ -205,7 +209,17 @@ class ControlLoop:
     async def _note(self) -> None:
         """Fetch what HAProxy refused, and keep what tenants spent."""
         self._metrics.proxy_refusals = await asyncio.to_thread(self._proxy_counts.read)
+        await self._keep()
+
+    async def _keep(self) -> None:
         await asyncio.to_thread(self._tenants.write)
+        feedback = self._control.feedback.documents()
+        if feedback != self._kept_feedback:
+            try:
+                await asyncio.to_thread(write_feedback, self._home, feedback)
+                self._kept_feedback = feedback
+            except OSError as error:
+                logger.warning("feedback is not kept: %s", error)
 
     async def close(self) -> None:
         """Write what is recorded, and the history, to their ends: this process is ended next."""
@@ -213,7 +227,7 @@ class ControlLoop:
             if self._tape is not None:
                 await asyncio.to_thread(self._tape.close)
             await self._history.finish()
-            await asyncio.to_thread(self._tenants.write)
+            await self._keep()
 
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""
@@ -324,6 +338,7 @@ class ControlLoop:
             "pools": control.pools_status(),
             "predictions": predictions_status(reports),
             "drifted": drifts_status(reports),
+            "feedback": control.feedback.status(),
             "residency": self._residency.status(),
             "outcomes": dict(self._totals),
             "replies": {str(code): count for code, count in sorted(self._metrics.replies.items())},
@@ -372,6 +387,8 @@ class ControlLoop:
                 knowledge.variant_facts(self._settings.limits.max_batch),
                 knowledge.device_classes,
                 knowledge.cost_model.slowdowns,
+                stated_low_percent(knowledge.catalog.versions.values()),
+                self._kept_feedback,
             )
         )
 
@@ -400,6 +417,9 @@ class ControlLoop:
             logger.warning("%s has not reported for too long: forgotten", effect.member_id)
             self._tenants.remove(effect.member_id)
             self._mailboxes.pop(effect.member_id, None)
+        elif isinstance(effect, ReviseAccuracies):
+            self._metrics.demoted_percent = effect.percent
+            self._versions.revise_accuracies(effect.percent)
         elif isinstance(effect, VersionEffect):
             self._versions.write(effect)
 

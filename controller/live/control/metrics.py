@@ -120,6 +120,14 @@ FAMILIES: Mapping[str, Family] = {
         ("device_class",),
         "Recent median of the absolute relative error of the predicted p50.",
     ),
+    "modelless_feedback_items_total": Family(
+        "counter",
+        ("variant", "tenant", "verdict"),
+        "Items with feedback: right or wrong; scores count in part.",
+    ),
+    "modelless_demoted_accuracy_ratio": Family(
+        "gauge", ("variant",), "Accuracy that a variant counts for while feedback has demoted it."
+    ),
     "modelless_profile_drift_ratio": Family(
         "gauge", ("variant", "device_class"), "Observed over profiled latency, where it drifted."
     ),
@@ -137,6 +145,7 @@ class ClusterMetrics:
     Attributes:
         replies: HTTP replies by status.
         proxy_refusals: what HAProxy refused, by reason; set by the owner.
+        demoted_percent: accuracies that demoted variants count for, by id; set by the owner.
     """
 
     def __init__(
@@ -152,12 +161,18 @@ class ClusterMetrics:
         self._unmet: Counter[str] = Counter()
         self.replies: Counter[int] = Counter()
         self.proxy_refusals: Mapping[str, int] = {}
+        self.demoted_percent: Mapping[str, float] = {}
+        self._feedback: dict[tuple[str, str, str], float] = {}
         self._device_s: dict[str, float] = {}
 
     def add(self, report: MemberReport) -> None:
         self._meters.add(report.meters)
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
         self.replies.update(report.replies)
+        for variant_id, tenant, right, wrong in report.feedback:
+            for verdict, items in (("right", right), ("wrong", wrong)):
+                labels = variant_id, tenant, verdict
+                self._feedback[labels] = self._feedback.get(labels, 0.0) + items
         for scope, queries in report.unmet.items():
             self._unmet[_task(scope)] += queries
         if report.state is not None:
@@ -254,6 +269,10 @@ class ClusterMetrics:
                 loaded = change == ChangeKind.LOADED
                 name = "modelless_loads_total" if loaded else "modelless_evictions_total"
                 add(name, (variant_id, reason), times)
+        for told, items in self._feedback.items():
+            add("modelless_feedback_items_total", told, items)
+        for variant_id, demoted_percent in self.demoted_percent.items():
+            add("modelless_demoted_accuracy_ratio", (variant_id,), demoted_percent / 100.0)
         reports = list(self._reports())
         for report in reports:
             _add_member(add, report)

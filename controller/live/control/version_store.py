@@ -80,6 +80,7 @@ class VersionStore:
         self._registered: object = None  # when what is served was read
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
+        self._accuracies_percent: Mapping[str, float] = {}
         self._task: asyncio.Task[None] | None = None
         self.latest = self._read()
 
@@ -104,6 +105,12 @@ class VersionStore:
         """Write the effect at the next look. One that fails is lost: the machine repeats it."""
         self._to_write.append(effect)
 
+    def revise_accuracies(self, percent: Mapping[str, float]) -> None:
+        """Publish the accuracies that demoted variants count for, by id."""
+        self._accuracies_percent = percent
+        revised = replace(self.latest.service, token=uuid.uuid4().hex)
+        self._publish(self.latest._replace(service=revised))
+
     async def look(self) -> None:
         """Write what is to be written, and see whether the store says something new.
 
@@ -116,14 +123,14 @@ class VersionStore:
         number, registered = await asyncio.to_thread(read_change, self._store)
         is_over = any(time.monotonic() - at_s >= LEAVE_S for at_s in self._left_s.values())
         if number != self._number or is_over:
-            await self._publish()
+            await self._reread()
             self._number = number
         # Several variants are registered one after another: their list is read after the last one.
         if registered != self._registered and registered == self._seen:
             served = await asyncio.to_thread(self._read_served)
             if served != self._served:
                 self._served = served
-                await self._publish()
+                await self._reread()
             self._registered = registered
         self._seen = registered
 
@@ -131,9 +138,13 @@ class VersionStore:
         """Read at the next look what is served: profiles say more than they did."""
         self._registered = None
 
-    async def _publish(self) -> None:
-        self.latest = await asyncio.to_thread(self._read)
+    async def _reread(self) -> None:
+        self._publish(await asyncio.to_thread(self._read))
         self._on_change(self.latest)
+
+    def _publish(self, latest: VersionsChanged) -> None:
+        service = replace(latest.service, accuracies_percent=self._accuracies_percent)
+        self.latest = latest._replace(service=service)
         self._published.set()
         self._published = asyncio.Event()
 

@@ -30,11 +30,11 @@ _MOST_NAMED: Final = 8
 
 
 class FeedbackDesk:
-    """A gateway's feedback on versions that are on trial.
+    """A gateway's feedback, and its answers that feedback may come for.
 
     Args:
         gateway_id: begins the receipt ids of this gateway's answers.
-        arms: counts the answers of trials.
+        arms: counts answers, and what feedback says of them.
         tasks: all tasks, by name.
         tags: of the gateway's receipts.
     """
@@ -78,9 +78,10 @@ class FeedbackDesk:
         self._check_gateways(feedback)
         self._check_tags(feedback, owner)
         became = {"counted": 0, "passed_on": 0, "ignored": 0}
-        for told in feedback:
+        for entry in feedback:
+            told = entry._replace(owner=owner)
             if told.gateway_id != self._gateway_id:
-                self._elsewhere.append(told._replace(owner=owner))
+                self._elsewhere.append(told)
                 became["passed_on"] += 1
             else:
                 became["counted" if self._count(told) else "ignored"] += 1
@@ -140,13 +141,13 @@ class FeedbackDesk:
         return self.tags.fits(told.query_id, owner, told.tag)
 
     def _count(self, told: Feedback) -> bool:
-        def of_answer(answer: Answer) -> tuple[bool, ...]:
+        def of_answer(answer: Answer) -> tuple[float, ...]:
             task = self._tasks[answer.task]
             if task.name not in self._indices:
                 self._indices[task.name] = {name: i for i, name in enumerate(task.labels)}
             return judge(answer, told, task, self._indices[task.name])
 
-        return self.arms.count_feedback(told.query_id, of_answer)
+        return self.arms.count_feedback(told.query_id, of_answer, told.owner)
 
     def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
         if task.name not in self._outputs:

@@ -794,7 +794,8 @@ class V2Frontend:
         outputs = self._outputs.pop(effect.query_id)
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
-        parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
+        accuracy = self._dispatcher.instances.variants[receipt.variant_id].accuracy
+        parameters = reply_parameters(receipt, accuracy, receipt_id)
         if found.read.request.explain:
             parameters["explanation"] = receipt.explain_choice()
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))

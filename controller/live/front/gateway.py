@@ -21,6 +21,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     Advised,
     BatchReturned,
     CatalogChanged,
@@ -439,6 +440,7 @@ class Gateway:
             replica=self._successor.replica,
             replies=self.frontend.take_replies(),
             tenants=self._access.books.take_use(),
+            feedback=self._desk.arms.take_feedback(),
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -493,11 +495,13 @@ class Gateway:
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; batches on others still end."""
-        was_gone, self._service = self._service.gone, service
+        was, self._service = self._service, service
+        if service.accuracies_percent != was.accuracies_percent:
+            self.frontend.decide(AccuraciesRevised(service.accuracies_percent))
         self._serve()
         self._on_device_change()
         self._tell_of_others()
-        if service.gone != was_gone:  # last: no worker serves them any more
+        if service.gone != was.gone:  # last: no worker serves them any more
             self._tell_catalog("variants were retired")
         if self._shares:
             self._advise()

@@ -15,17 +15,18 @@ FINEST_PERCENT: Final = 0.01
 """The smallest half-width that may be asked for, in points; it needs 96 million items."""
 
 
-def wilson_percent(right: int, count: int) -> tuple[float, float]:
+def wilson_percent(right: float, count: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share, per cent: ``right`` out of ``count``; 0 to 100 of none.
 
     https://doi.org/10.1080/01621459.1927.10502953
     """
     if not count:
         return 0.0, 100.0
-    from scipy.stats import binomtest  # takes long to import
-
-    low, high = binomtest(right, count).proportion_ci(method="wilson")
-    return 100.0 * float(low), 100.0 * float(high)
+    share, z_squared = right / count, Z_95**2
+    middle = share + z_squared / (2.0 * count)
+    half = Z_95 * sqrt(share * (1.0 - share) / count + z_squared / (4.0 * count**2))
+    ends = [100.0 * (middle + each) / (1.0 + z_squared / count) for each in (-half, half)]
+    return (0.0 if right <= 0.0 else ends[0]), (100.0 if right >= count else ends[1])
 
 
 def recommended_sample_size(

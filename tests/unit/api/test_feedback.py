@@ -40,6 +40,8 @@ def answer(*classes: int) -> Answer:
         ),
         ({"receipt_id": "a-1", "label": 0}, Feedback("a", 1, None, (0,))),
         ({"receipt_id": "a-1", "label": ["cat", 2]}, Feedback("a", 1, None, ("cat", 2))),
+        ({"receipt_id": "a-1", "score": 0.25}, Feedback("a", 1, (0.25,), None)),
+        ({"receipt_id": "a-1", "score": [1, 0.5]}, Feedback("a", 1, (1.0, 0.5), None)),
     ],
 )
 def test_what_is_said_is_read(entry: dict[str, Any], expected: Feedback) -> None:
@@ -52,8 +54,11 @@ def test_what_is_said_is_read(entry: dict[str, Any], expected: Feedback) -> None
         (b"", "valid JSON"),
         (b"[]", "feedback: "),
         (b'{"feedback": []}', "at least 1"),
-        (body({"receipt_id": "a-1"}), "either 'correct'"),
-        (body({"receipt_id": "a-1", "correct": True, "label": 1}), "either 'correct'"),
+        (body({"receipt_id": "a-1"}), "one of 'correct'"),
+        (body({"receipt_id": "a-1", "correct": True, "label": 1}), "one of 'correct'"),
+        (body({"receipt_id": "a-1", "score": 1.0, "label": 1}), "one of 'correct'"),
+        (body({"receipt_id": "a-1", "score": 1.5}), r"feedback\.0\.score"),
+        (body({"receipt_id": "a-1", "score": float("nan")}), r"NaN"),
         (body({"receipt_id": "a-1", "correct": "yes"}), r"feedback\.0\.correct"),
         (body({"receipt_id": "a-1", "correct": 1}), r"feedback\.0\.correct"),
         (body({"receipt_id": "a-1", "label": 1.5}), r"feedback\.0\.label"),
@@ -85,7 +90,7 @@ def test_answers_are_judged_by_label_or_by_the_clients_word() -> None:
     ("told", "says"),
     [
         (Feedback("a", 1, None, ("cat",)), r"label: got \['cat'\]; .* 2 items"),
-        (Feedback("a", 1, (True, True, True), None), "correct: got .* 2 items"),
+        (Feedback("a", 1, (True, True, True), None), "correct or score: got .* 2 items"),
         (Feedback("a", 1, None, ("cat", "dgo")), "Did you mean 'dog'"),
         (Feedback("a", 1, None, (0, 3)), "label: got 3; allowed: 0 to 2"),
         (Feedback("a", 1, None, (0, -1)), "label: got -1"),

@@ -56,6 +56,19 @@ STATUS = {
         }
     ],
     "drifted": [{"variant": "pixels/mean/small@1", "device_class": "cpu-1", "factor": 1.5}],
+    "feedback": [
+        {
+            "variant": "pixels/mean/small@1",
+            "items": 400.0,
+            "accuracy": 70.5,
+            "low": 66.0,
+            "high": 74.9,
+            "stated_low": 88.0,
+            "demoted_to": 61.2,
+            "since": None,
+            "tenants": {"shop": {"items": 400.0, "accuracy": 70.5, "low": 66.0, "high": 74.9}},
+        }
+    ],
     "not_served": {"stray": "task stray has no profile on device class cpu-1: profile it"},
     "outcomes": {"served": 40, "refused": 2},
     "pools": [{"pool": "cpu-1", "asked": 2, "min_workers": 1, "max_workers": 4}],

@@ -442,6 +442,8 @@ def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
     assert line.split() == ["cpu-1", "4321", "90.4", "%", "98.9", "%", "5.6", "%", "12"]
     assert "pixels/mean/small@1 on cpu-1 takes 1.50 times what was measured" in ran.err
     assert "modelless profile --drifted" in ran.err
+    assert "70.5 % (66.0 to 74.9) of 400; demoted, counts for 61.2 %" in " ".join(ran.out.split())
+    assert "shop: 70.5 % of 400" in ran.out
     assert "abc could not load pixels/mean/large@1: no room" in ran.err
     assert "not served: task stray has no profile on device class cpu-1" in ran.err
     found = run("status", "--json").document

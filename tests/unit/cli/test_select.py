@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.control.feedback import FeedbackAccuracies, stated_low_percent
+from modelless.controller.dispatch.trials import FeedbackCounts
+from modelless.controller.history.feedback import write_feedback
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
@@ -231,3 +234,22 @@ def test_predicted_figures_are_marked(run: Run, registered: Path) -> None:
     shown = run(*words, 4).out
     assert shown.count("~") == 7, "two figures a variant, and what the mark means"
     assert "~ predicted, not measured" in shown
+
+
+def test_a_variant_that_feedback_has_demoted_counts_for_what_was_measured(
+    run: Run, profiled: Path
+) -> None:
+    measured = FeedbackAccuracies()
+    with closing(open_registry(profiled)) as registry:
+        measured.follow(stated_low_percent(registry.variants()), {})
+    measured.add([FeedbackCounts(LARGE, "", 60.0, 40.0), FeedbackCounts(MEDIUM, "", 75.0, 25.0)], 0)
+    measured.judge((), 0.0)
+    assert set(measured.demoted) == {LARGE}
+    write_feedback(profiled, measured.documents())
+    assert chosen(run) == MEDIUM
+    (row,) = [
+        row
+        for row in run("select", "--task", "pixels", "--json").document["candidates"]
+        if row["variant"] == LARGE
+    ]
+    assert (row["accuracy"], row["accuracy_source"]) == (measured.demoted[LARGE], "feedback")

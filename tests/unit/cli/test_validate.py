@@ -18,6 +18,9 @@ from sqlalchemy import select
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.control.feedback import FeedbackAccuracies
+from modelless.controller.dispatch.trials import FeedbackCounts
+from modelless.controller.history.feedback import write_feedback
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.outcomes import latest_outcomes
@@ -401,3 +404,35 @@ def test_the_same_set_under_another_name_is_the_same(
     data.rename(data.with_name("renamed.npz"))
     assert run("validate", "pixels/mean/medium", "--data", data.with_name("renamed.npz")).code == 0
     assert "validation sets" not in run("variants", "pixels").err
+
+
+def test_feedback_is_shown_beside_the_stated_accuracy_and_can_replace_it(
+    run: Run, registered: Path, data: Path
+) -> None:
+    for ran in (
+        run("validate", "pixels", "--feedback"),
+        run("validate", "pixels", "--feedback", "--data", data),
+        run("validate", "pixels"),
+        run("validate", "pixels", "--feedback", "--sample", 5),
+    ):
+        assert (ran.code, "--feedback" in ran.err) == (2, True), ran.err
+    measured = FeedbackAccuracies()
+    measured.follow({IDS[0]: 88.0}, {})
+    measured.add([FeedbackCounts(IDS[0], "shop", 900, 100), FeedbackCounts(IDS[1], "", 9, 1)], 0.0)
+    measured.add([FeedbackCounts(IDS[0], "shop", 100, 100)], 1.0)
+    measured.judge((), 1.0)
+    write_feedback(registered, measured.documents())
+    shown = run("variants", "pixels")
+    assert all(text in shown.out for text in ("by feedback", "83.3 %", "demoted", "43.1 %"))
+    rows = {row["variant"]: row for row in run("variants", "--json").document["variants"]}
+    assert rows[IDS[0]]["feedback"]["tenants"]["shop"]["items"] == 1200
+    assert rows[IDS[2]]["feedback"] is None
+    ran = run("validate", "pixels", "--feedback")
+    assert ran.code == 0, ran.err
+    found = accuracies(registered)[IDS[0]]
+    assert (found.percent, found.sample_count) == (50.0, 200)  # since it fell
+    assert found.provenance is Provenance.MEASURED
+    assert found.low_percent == pytest.approx(43.1, abs=0.1)
+    assert accuracies(registered)[IDS[1]].source != found.source  # ten items are too few
+    (row,) = history(registered, "accuracy-revised")
+    assert row.reason == f"measured by feedback on 200 items of {IDS[0]}"

@@ -22,6 +22,7 @@ from modelless.controller.control.messages import (
     PinsChanged,
     PromoteVersion,
     Replica,
+    ReviseAccuracies,
     RollBackVersion,
     ScalePool,
     Tick,
@@ -33,7 +34,7 @@ from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.preload import Preloading
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, ResizeWorker, UnloadInstance
-from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
+from modelless.controller.dispatch.trials import ArmCounts, FeedbackCounts, TrialCounts
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.unserved_demand import UnservedDemand
 from modelless.policies.seams import ScalingPolicy
@@ -331,3 +332,34 @@ def test_the_same_events_have_the_same_effects() -> None:
 
     assert effects() == effects()
     assert any(effects())
+
+
+class TestFeedback:
+    def test_a_variant_that_feedback_demotes_is_planned_for_with_what_it_counts_for(self) -> None:
+        machine = control()
+        told = replace_accuracies({A: 95.0})
+        machine.handle(told, 0.0)
+        wrong = (FeedbackCounts(A, "", 50.0, 50.0),)
+        machine.handle(gateway(feedback=wrong), 0.5)
+        effects = machine.handle(Tick(), 1.0)
+        (revised,) = [each for each in effects if isinstance(each, ReviseAccuracies)]
+        assert revised.percent == {A: machine.feedback.demoted[A]}
+        (entry,) = [
+            entry
+            for each in effects if isinstance(each, NoteHistory)
+            for entry in each.entries if entry.kind == "accuracy-demoted"
+        ]  # fmt: skip
+        assert entry.subject == A
+        planned = {each.variant_id: each.accuracy_percent for each in machine._current}
+        assert planned[A] == revised.percent[A] < 50.0
+        assert not [e for e in tick(machine, 2.0) if isinstance(e, ReviseAccuracies)]
+
+        later = control()  # takes up what is kept, and tells the gateways at once
+        kept = told._replace(feedback=machine.feedback.documents())
+        assert later.handle(kept, 0.0) == [revised]
+        assert later.handle(told._replace(stated_low_percent={}), 1.0) == [ReviseAccuracies({})]
+
+
+def replace_accuracies(stated_low_percent: dict[str, float]) -> FactsChanged:
+    known = facts({f"{NAME}@2": 10.0})
+    return FactsChanged(known, {"cpu-1": CPU}, stated_low_percent=stated_low_percent)

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     Advised,
     BatchDone,
     BatchFailed,
@@ -68,12 +69,36 @@ def test_a_variant_of_a_new_catalog_is_served() -> None:
     assert [placement.variant_id for placement, *_ in cost_model.observed] == [NEW]
 
 
+def test_a_demoted_variant_counts_for_its_measured_accuracy_until_it_returns() -> None:
+    world = World(variants={INT8: (0.010, 90.0), NEW: (0.030, 80.0)})
+    world.add_worker()
+    dispatcher = world.dispatcher
+
+    def served_by(min_accuracy: float) -> str:
+        query = world.ask(min_accuracy=min_accuracy)
+        world.finish()
+        receipt = dispatcher.receipt(query)
+        assert receipt is not None
+        return receipt.variant_id
+
+    assert served_by(75.0) == INT8
+    dispatcher.handle(AccuraciesRevised({INT8: 60.0}), world.now_s)
+    assert served_by(75.0) == NEW
+    assert dispatcher.instances.variants[INT8].accuracy.percent == 60.0
+    variants = {name: make_variant(name, accuracy) for name, accuracy in ((INT8, 90), (NEW, 80))}
+    cost_model = FakeCostModel({INT8: 0.010, NEW: 0.030})
+    dispatcher.handle(CatalogChanged(variants, cost_model), world.now_s)
+    assert served_by(75.0) == NEW
+    dispatcher.handle(AccuraciesRevised({}), world.now_s)
+    assert served_by(75.0) == INT8
+
+
 def test_every_event_is_handled_by_an_empty_dispatcher() -> None:
     events: list[DispatchEvent] = [
         QueryCancelled(1), BatchDone(1, 0.1), BatchFailed(1, worker_lost=False),
         BatchReturned(1, 0.1), WorkerReported(WorkerReport("w0", "cpu-1", ())), WorkerLost("w0"),
-        LoadChanged(Load()), Advised({}), CatalogChanged({}, FakeCostModel({})), Tick(),
-        ShutDown(),
+        LoadChanged(Load()), Advised({}), CatalogChanged({}, FakeCostModel({})),
+        AccuraciesRevised({INT8: 40.0}), Tick(), ShutDown(),
     ]  # fmt: skip
     assert {type(event) for event in events} == {*get_args(DispatchEvent)} - {
         QueryArrived,

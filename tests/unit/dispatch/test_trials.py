@@ -11,6 +11,7 @@ from modelless.controller.dispatch import trials
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import (
     Answer,
+    FeedbackCounts,
     TrialArms,
     is_in_share,
     latency_step,
@@ -141,10 +142,26 @@ def test_what_is_over_leaves_nothing_behind() -> None:
     made.count_answer(receipt(tried, NEW, 1), lambda: None)
     made.set_trials([])
     assert made.take_counts() == ()
-    assert not made.count_feedback(1, lambda _: [True])
+    assert made.count_feedback(1, lambda _: [True])
     assert made.assign_arm("imagenet", 2, "") == "imagenet"
     made.count_answer(receipt(tried, NEW, 2), lambda: None)  # in flight when it ended
     assert made.take_counts() == ()
+
+
+def test_feedback_on_all_answers_counts_for_the_variant_and_the_tenant() -> None:
+    made = make_arms()
+    made.set_trials([])
+    for query_id in (1, 2, 3):
+        made.count_answer(receipt("imagenet", OTHER, query_id, items=2), lambda: (3, 4))
+    assert made.count_feedback(1, lambda _: [True, False], "shop")
+    assert made.count_feedback(2, lambda _: [0.25, 1.0], "shop")
+    assert made.count_feedback(3, lambda _: [True, True])
+    assert not made.count_feedback(3, lambda _: [True, True])
+    assert made.take_feedback() == (
+        FeedbackCounts(OTHER, "shop", 2.25, 1.75),
+        FeedbackCounts(OTHER, "", 2.0, 0.0),
+    )
+    assert made.take_feedback() == made.take_counts() == ()
 
 
 def test_a_plans_shares_are_told_for_the_arms() -> None:

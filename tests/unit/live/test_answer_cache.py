@@ -86,7 +86,7 @@ def run(knowledge: Knowledge, tmp_path: Path) -> Callable[..., None]:
 def serve(front: Front, knowledge: Knowledge, line: Line) -> None:
     """Put these versions into service, all of them loaded."""
     service = Service(str(line), {SMALL: line})
-    front.frontend.serve(service, knowledge.catalog)
+    front.frontend.serve(service, knowledge.served_by(service).catalog)
     held = service.serving(list(knowledge.catalog.versions))
     front.frontend.decide(WorkerReported(WorkerReport("g", "cpu-1", held)))
 

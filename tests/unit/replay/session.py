@@ -26,6 +26,7 @@ from modelless.controller.device import messages as device
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters
 from modelless.controller.dispatch.messages import (
+    AccuraciesRevised,
     Advised,
     BatchDone,
     BatchFailed,
@@ -42,7 +43,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
+from modelless.controller.dispatch.trials import ArmCounts, FeedbackCounts, TrialCounts
 from modelless.controller.live.recordings import open_control, open_device
 from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.snapshot import Snapshot
@@ -167,6 +168,8 @@ def record_gateway(
             carry_out(handle(Tick(), now_s), now_s)
         if number % 50 == 0:
             handle(LoadChanged(Load(float(rng.uniform(0, 2)), now_s)), now_s)
+        if number in (queries // 3, queries // 2):
+            handle(AccuraciesRevised({names[0]: 61.5} if number < queries // 2 else {}), now_s)
         if number == queries // 2:
             carry_out(handle(WorkerLost("w1"), now_s), now_s)
             empty = reports[0]._replace(variant_ids=())
@@ -201,7 +204,9 @@ def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int 
     )
     kinds = {Placement(each.variant_id, "cpu-1"): Bottleneck.MEMORY_BOUND for each in variants}
     sort = ("cpu-1", Bottleneck.MEMORY_BOUND)
-    control.handle(FactsChanged(variants, DEVICES, Slowdowns(kinds, {(sort, sort): 0.2})), START_S)
+    slowdowns = Slowdowns(kinds, {(sort, sort): 0.2})
+    stated_low_percent = {each.variant_id: each.accuracy_percent for each in variants}
+    control.handle(FactsChanged(variants, DEVICES, slowdowns, stated_low_percent), START_S)
     trial = Trial("cats/a/x", 2, 1, 0.2, 7, 1.7e9, TrialRules(accuracy_tolerance=0.02))
     lines = {name: Line(name, 1) for name in (each.variant_id[:-2] for each in variants)}
     service = Service("b", lines | {trial.name: Line(trial.name, 1, trial=trial)})
@@ -241,6 +246,7 @@ def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int 
             open_queries={"cats": tick},
             trials=(TrialCounts(trial.number, *arms),),
             meters=meters,
+            feedback=(FeedbackCounts("dogs/c/x@1", "shop", 8.0 if tick < 10 else 3.5, 2.0),),
         )
         control.handle(MemberReported(report), now_s)
         control.handle(ControlTick(), now_s)
