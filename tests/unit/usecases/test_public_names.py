@@ -19,7 +19,7 @@ NAMES = [
         "Client",
         "__version__",
         "batch",
-    "compare",
+        "compare",
         "down",
         "make",
         "profile",
