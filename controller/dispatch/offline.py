@@ -5,7 +5,7 @@ anything is loaded or started for. An idle worker to which the policy gives noth
 them, with the variant that takes the least device time of those within their limits.
 
 A batch is not interrupted, so it must be short beside the time that online queries can wait: their
-latency limit less the least run time. It takes at most a quarter of the wait that 99 % of the
+latency limit less the least run time. It takes at most an eighth of the wait that 99 % of the
 recent online queries can bear, and at most half of it if it is one query. With no online queries
 lately, one query may take any time, and a batch ``_LONGEST_S``.
 """
@@ -35,7 +35,8 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import OFFLINE
 
 _LONGEST_S: Final = 0.025
-_PART: Final = 0.25
+_PART_OF_BATCH: Final = 0.125
+_PART_OF_QUERY: Final = 0.5
 _IGNORED: Final = 0.01
 """So many of the online queries may be less patient than a batch assumes."""
 _WINDOW_S: Final = 5.0
@@ -135,7 +136,7 @@ def _fill(
 ) -> list[QueryView]:
     """Return the first queries that a variant may serve, as many as make a short batch."""
     queries: list[QueryView] = []
-    items, longest_s = 0, 2.0 * _PART * wait_s
+    items, longest_s = 0, _PART_OF_QUERY * wait_s
     for query in islice(queued, 2 * most):
         more = items + query.items
         if more > most or resident.accuracy_percent < query.min_accuracy_percent:
@@ -145,5 +146,5 @@ def _fill(
         if not resident.p99_s[more] <= longest_s or resident.p50_s[more] == math.inf:
             break
         queries.append(query)
-        items, longest_s = more, min(_PART * wait_s, _LONGEST_S)
+        items, longest_s = more, min(_PART_OF_BATCH * wait_s, _LONGEST_S)
     return queries
