@@ -116,7 +116,10 @@ def batch(
         top: answer with that many likeliest classes instead of whole tensors.
         rows_per_file: of the output; what is lost if a run is killed is a few files at most.
         most_in_flight: queries at once.
-        url, key, home: as of ``Client``.
+        url: of the server; default: the one that runs from ``home``.
+        key: to send with each query; default: $MODELLESS_KEY.
+        home: see ``home_folder``.
+        on_progress: receives the rows done, and the time left.
 
     Raises:
         InvalidInputError: the input does not fit the task, or the output is another run's.
@@ -124,6 +127,11 @@ def batch(
         InfeasibleError: no variant is accurate enough.
         UnavailableError: the server was away, or had nothing loaded to answer, for five minutes.
         EnvironmentUnfitError: pyarrow is not installed, or another run writes to the output.
+
+    Examples:
+        >>> done = modelless.batch("images.npy", "out", task="fashion-mnist")  # doctest: +SKIP
+        >>> done.rows, done.rows_before  # doctest: +SKIP
+        (1000000, 0)
     """
     for name, value, least in (("rows_per_file", rows_per_file, 1), ("top", top or 1, 1)):
         if value < least:
