@@ -260,7 +260,7 @@ class SloSettings(_Section):
     max_cost_usd: float | None = Field(
         None, gt=0, le=1e6, description="maximum price of the query's device time"
     )
-    priority: int | None = Field(None, ge=0, le=9, description="priority; a higher one is first")
+    priority: int | None = Field(None, ge=-1, le=9, description="priority; a higher one is first")
     when_late: Literal["refuse", "serve"] | None = Field(
         None, description="what happens to a query that cannot meet its deadline"
     )

@@ -35,7 +35,7 @@ class QueryView(NamedTuple):
             given.
         min_accuracy_percent: 0 if none was given.
         max_cost_usd: inf if none was given.
-        priority: 0 to 9; a higher one is more urgent.
+        priority: 0 to 9; a higher one is more urgent. Policies never see -1, offline queries.
         items: items in the query's tensors, 1 or more.
         batch_key: only queries with equal keys may share a batch (their tensors' shapes).
         tenant: name of the client's tenant.

@@ -260,6 +260,8 @@ class Placement(NamedTuple):
 
 
 WHEN_LATE = ("refuse", "serve")
+OFFLINE = -1
+"""The priority of offline queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,8 @@ class SLO:
     Attributes:
         min_accuracy: per cent.
         max_cost_usd: price of the device time the query may take.
-        priority: 0 (default) to 9; more is more urgent.
+        priority: 0 (default) to 9; more is more urgent. -1 is for offline queries, which get what
+            all others leave.
         when_late: what is to become of it if it cannot be in time, ``refuse`` or ``serve``; None:
             see ``serves_late``.
     """
@@ -284,8 +287,9 @@ class SLO:
         _check_limit("latency_ms", self.latency_ms, "more than 0, up to 3600000 (an hour)", 3.6e6)
         _check_limit("min_accuracy", self.min_accuracy, "0 to 100 (per cent)", 100.0, zero=True)
         _check_limit("max_cost_usd", self.max_cost_usd, "more than 0, up to 1000000", 1e6)
-        if type(self.priority) is not int or not 0 <= self.priority <= 9:
-            raise InvalidInputError.of("priority", self.priority, "a whole number, 0 to 9")
+        if type(self.priority) is not int or not OFFLINE <= self.priority <= 9:
+            allowed = f"a whole number, 0 to 9, or {OFFLINE} for offline queries"
+            raise InvalidInputError.of("priority", self.priority, allowed)
         if self.when_late not in (None, *WHEN_LATE):
             raise InvalidInputError.of("when_late", self.when_late, " or ".join(WHEN_LATE))
 

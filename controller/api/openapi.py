@@ -51,7 +51,7 @@ _LIMITS: Final[Mapping[str, _Schema]] = {
     "latency_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
     "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
     "max_cost_usd": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000},
-    "priority": {"type": "integer", "minimum": 0, "maximum": 9},
+    "priority": {"type": "integer", "minimum": -1, "maximum": 9},
     "when_late": {"enum": list(WHEN_LATE)},
     TENANT_PARAMETER: _NAME,
     SLO_NAME_PARAMETER: _TEXT,

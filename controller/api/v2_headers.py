@@ -193,7 +193,7 @@ def _read_parameter(parameter: str, name: bytes, value: bytes) -> Any:
         return text
     if parameter == "priority":
         if not _WHOLE.fullmatch(text):
-            raise invalid(name.decode(), text, "a whole number, 0 to 9")
+            raise invalid(name.decode(), text, "a whole number, -1 to 9")
         return int(text)
     if not _NUMBER.fullmatch(text):
         raise invalid(name.decode(), text, "a number", "Leave it out for no limit.")

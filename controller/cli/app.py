@@ -129,6 +129,6 @@ for _command in (
     ),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
     *(decisions.receipts,),
-    *(querying.infer, cluster.down, cluster.demo, versions.remove, versions.retire),
+    *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

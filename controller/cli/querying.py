@@ -1,15 +1,17 @@
-"""``modelless select``, ``quote`` and ``infer``: a dry run, a question, and a real query."""
+"""``modelless select``, ``quote``, ``infer`` and ``batch``: a dry run, a question, queries."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
-from modelless.common.errors import InfeasibleError
+from modelless.common.errors import InfeasibleError, InvalidInputError
 from modelless.controller.cli.arguments import (
     ConfigFile,
     DeviceClasses,
@@ -20,6 +22,7 @@ from modelless.controller.cli.arguments import (
     Url,
     names_of,
     policy_of,
+    seconds_of,
 )
 from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import (
@@ -28,6 +31,7 @@ from modelless.controller.cli.screen import (
     emit,
     others_print_to_stderr,
     say,
+    show_progress,
     show_table,
 )
 from modelless.variants.vocabulary import SLO
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
 
 _PREDICTED: Final = "~"  # before a figure that was not measured
+_NICE: Final = 10
 _SHOWN: Final = 3  # variants without a profile that are named
 
 
@@ -171,6 +176,57 @@ def _show_quote(found: Mapping[str, Any]) -> None:
         right=range(3, 9),
         whole=1,
     )
+
+
+def batch(
+    ctx: typer.Context,
+    input: Annotated[
+        Path, Argument(metavar="INPUT", help="A .parquet, .csv or .npy file, or a folder of them.")
+    ],
+    output: Annotated[Path, Argument(metavar="OUTPUT", help="A folder, made, for Parquet files.")],
+    task: TaskName,
+    min_accuracy: MinAccuracy = None,
+    deadline: Annotated[
+        str | None, Option(metavar="TIME", help="The run ends after that time, such as 2h.")
+    ] = None,
+    top: Annotated[
+        int | None, Option(metavar="K", help="Only the K likeliest classes, with their labels.")
+    ] = None,
+    rows_per_file: Annotated[int, Option(help="Rows of each file of the output.")] = 5000,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Answer all rows of a table, an array or a folder of pictures, at the lowest priority.
+
+    The rows get what online queries leave, and the cheapest variant that is loaded and accurate
+    enough. The same command goes on with a run that was ended. Exit code 2 if rows could not be
+    read (the others are answered), 4 if nothing is accurate enough, 8 if the server was away for
+    too long, 9 after the deadline.
+
+    Examples: modelless batch photos/ labels/ --task imagenet --top 5 --min-accuracy 74; modelless
+    batch images.npy out/ --task fashion-mnist --deadline 2h --json
+    """
+    deadline_s = None if deadline is None else seconds_of("deadline", deadline)
+    from modelless.controller.usecases.offline import batch as answer_all
+
+    os.nice(_NICE)  # whatever else runs on this machine goes first
+    with show_progress() as show:
+        done = answer_all(
+            input, output, task=task, min_accuracy=min_accuracy, deadline_s=deadline_s, top=top,
+            rows_per_file=rows_per_file, url=url, home=ctx.obj, on_progress=show,
+        )  # fmt: skip
+    told = {**asdict(done), "output": str(done.output)}
+    if done.rows_with_error:
+        unread = f"{done.rows_with_error} of {done.rows} rows could not be read"
+        raise Failed(InvalidInputError(f"{unread}: the column 'error' says why"), told)
+    if as_json:
+        emit(told)
+        return
+    share = f", {done.rows_before} of them before" if done.rows_before else ""
+    typer.echo(f"{done.rows} rows in {done.files} files in {done.output}{share}")
+    typer.echo(f"{done.seconds:.1f} s, {done.rows_per_s:,.0f} rows/s")
+    for variant, rows in sorted(done.served_by.items(), key=lambda item: -item[1]):
+        typer.echo(f"  {rows:>9} by {variant}")
 
 
 def infer(

@@ -42,6 +42,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
+from modelless.controller.dispatch.offline import OfflineBatches, choose_offline, is_offline
 from modelless.controller.dispatch.online_learner import OnlineLearner
 from modelless.controller.dispatch.open_queries import Explain, OpenQueries
 from modelless.controller.dispatch.pending_loads import PendingLoads
@@ -62,7 +63,7 @@ from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Defer, QueryView, Reject, Run
+from modelless.policies.views import Choice, Defer, QueryView, Reject, Run
 
 
 class Dispatcher:
@@ -97,6 +98,7 @@ class Dispatcher:
         )
         self._quarantine = Quarantine(instances)
         self._learner = OnlineLearner(instances)
+        self._offline = OfflineBatches()
         self._quotes = Quotes(instances, self._waiting, self.limits)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
             QueryArrived: self._on_query_arrived,
@@ -184,7 +186,9 @@ class Dispatcher:
         self._tenants.count_arrival(query, work_us, now_s)
         if self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
-        self._quotes.note_arrival(receipt, now_s)
+        if not is_offline(query):
+            self._offline.count_online(query, work_us / 1e6, now_s)
+            self._quotes.note_arrival(receipt, now_s)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:
             last = self._waiting.find_least_urgent()
@@ -361,7 +365,8 @@ class Dispatcher:
             query.scope, query.items, now_s, rank(query), query.size
         )
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
-        if not is_served:  # the policy refuses queries that no load could serve
+        # The policy refuses queries that no load could serve.
+        if not is_served and not is_offline(query):
             is_held = self._pending.hold_query(query, now_s)
             if is_held or not candidates.placements:
                 self._open.count_unmet(query)
@@ -369,7 +374,13 @@ class Dispatcher:
                 return self._pending.ask_for_load(query)
             if not candidates.placements:
                 return self._refuse_or_delay([query], Reason.NOTHING_READY, now_s)
-        choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
+        if is_offline(query):
+            load_s = self.instances.fastest_load_s(query)
+            choice: Choice | PolicyFailure = choose_offline(
+                query, candidates, load_s, is_served=is_served
+            )
+        else:
+            choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refusals.refuse_after_failure(choice, now_s)
         if isinstance(choice, Reject):
@@ -420,8 +431,9 @@ class Dispatcher:
         while True:
             most = self.limits.max_batch
             decision = ask_on_idle(
-                self.selection, worker, self._waiting, self.instances, most, now_s, self._rng
-            )
+                self.selection, worker, self._waiting, self.instances, self._offline, most, now_s,
+                self._rng,
+            )  # fmt: skip
             if isinstance(decision, PolicyFailure):  # each failure costs a query, so this ends
                 effects += self._refusals.refuse_after_failure(decision, now_s)
                 continue

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from modelless.controller.dispatch.counters import DispatchCounters
 from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
+from modelless.controller.dispatch.offline import is_offline
 from modelless.controller.dispatch.queues import Batch, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.policies.reasons import AnyReason, Reason
@@ -34,7 +35,8 @@ class OpenQueries:
 
     def open_query(self, query: QueryView) -> Receipt:
         receipt = self.by_id[query.query_id] = Receipt(query)
-        self._counters.count_arrival(query)
+        if not is_offline(query):
+            self._counters.count_arrival(query)
         return receipt
 
     def receipts_of(self, queries: Iterable[QueryView]) -> list[Receipt]:
@@ -65,8 +67,9 @@ class OpenQueries:
                 asked = receipt.query
                 receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
                 self._receipts.add(receipt)
-                meters.count_latency(query.scope, latency_s)
-                meters.count_end(asked.scope, receipt.outcome)
+                if not is_offline(asked):
+                    meters.count_latency(query.scope, latency_s)
+                meters.count_end(asked.scope, _counted_as(asked, receipt.outcome))
                 # This takes half as long as ``Complete(...)``, whose constructor is Python code.
                 effects.append(tuple.__new__(Complete, (query_id, batch_id)))
         if effects:
@@ -107,4 +110,9 @@ class OpenQueries:
         receipt.outcome = outcome
         del self.by_id[receipt.query.query_id]
         self._receipts.add(receipt)
-        self._counters.meters.count_end(receipt.query.scope, outcome)
+        self._counters.meters.count_end(receipt.query.scope, _counted_as(receipt.query, outcome))
+
+
+def _counted_as(query: QueryView, outcome: str) -> str:
+    """Return the outcome as metrics name it: those of offline queries are counted apart."""
+    return f"offline-{outcome}" if is_offline(query) else outcome

@@ -13,6 +13,7 @@ import numpy as np
 
 from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import ReadyInstances
+from modelless.controller.dispatch.offline import OfflineBatches, is_offline
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
 from modelless.policies.priorities import heads, urgency
 from modelless.policies.reasons import AnyReason, Reason
@@ -72,6 +73,7 @@ def ask_on_idle(
     worker: Worker,
     waiting: WaitingQueries,
     instances: ReadyInstances,
+    offline: OfflineBatches,
     max_batch: int,
     now_s: float,
     rng: np.random.Generator,
@@ -81,7 +83,8 @@ def ask_on_idle(
     If the queues' first queries differ in rank, the policy sees only the queues of the first rank,
     and those of the next rank only if it runs nothing of the first. So priorities hold across
     queues, whatever the policy. Within a rank it sees the queues of one size at a time, and the
-    worker's latencies for that size: the size of the most urgent query first.
+    worker's latencies for that size: the size of the most urgent query first. It never sees offline
+    queries.
     """
     group, groups_by_scope = worker.group, instances.groups_by_scope
     if not waiting.is_mixed:
@@ -105,7 +108,13 @@ def ask_on_idle(
         if filling_rank is not None and own != filling_rank:
             break  # what goes behind would be in its way
         view = _view_of(worker, instances, size, max_batch)
-        decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+        if is_offline(shown[0].queries[0]):
+            price_usd_per_s = instances.price_usd_per_s(worker.device_class)
+            decision: Run | Wait | PolicyFailure = offline.choose_batch(
+                view, shown, price_usd_per_s, now_s
+            )
+        else:
+            decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
         if not isinstance(decision, Wait) or decision.dropped:
             return decision
         waits.append(decision)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
 from modelless.controller.dispatch.fair_shares import Client, Tenants
+from modelless.controller.dispatch.offline import is_offline
 from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
@@ -317,8 +318,8 @@ class WaitingQueries:
     Attributes:
         deferred: queues that any worker may serve; none is empty.
         held: queues of queries that wait for a load, which policies do not see; none is empty.
-        is_mixed: whether queries of several ranks, or sizes, came since the last time that none
-            waited.
+        is_mixed: whether offline queries, or queries of several ranks or sizes, came since the last
+            time that none waited.
         bound: the number of queries that are bound to a worker.
         place: returns the place of a query, by its id; None if it does not wait.
     """
@@ -374,7 +375,7 @@ class WaitingQueries:
     ) -> Queue:
         own = query.demoted - 2 * query.priority
         if not self._places:
-            self._rank, self._size, self.is_mixed = own, query.size, False
+            self._rank, self._size, self.is_mixed = own, query.size, is_offline(query)
         elif own != self._rank or query.size != self._size:
             self.is_mixed = True
         queue = queues.get(key)
@@ -416,7 +417,8 @@ class WaitingQueries:
         places = [self.remove_query(query.query_id) for query in queries]
         for query, *_, work_us in places:
             self._tenants.count_start(query, work_us)
-        self._tenants.count_wait(places[-1].query, now_s)
+        if not is_offline(places[-1].query):
+            self._tenants.count_wait(places[-1].query, now_s)
         return tuple([place.query for place in places])
 
     def find_least_urgent(self) -> QueryView:

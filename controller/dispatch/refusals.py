@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.messages import DispatchEffect, Refuse
+from modelless.controller.dispatch.offline import is_offline
 from modelless.controller.dispatch.open_queries import OpenQueries
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import PolicyFailure
@@ -47,7 +48,8 @@ class Refusals:
                 self._workers.publish_backlog(worker)
 
     def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
-        self._tenants.count_refusal(reason)
+        if not is_offline(receipt.query):
+            self._tenants.count_refusal(reason)
         self.remove_query(receipt.query.query_id)
         refusal = self._open.refuse_query(receipt, reason, now_s)
         if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:

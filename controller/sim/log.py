@@ -201,6 +201,5 @@ def import_pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise EnvironmentUnfitError(
-            "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'; "
-            "or take CSV or JSON"
+            "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'"
         ) from None

@@ -67,7 +67,7 @@ def infer_file(
     address = find_url(home, url)
     with Client(address, _PATIENCE_S + (slo.latency_ms or 0.0) / 1e3) as client:
         described = client.get(f"/v2/models/{quote(task, safe='/@')}")
-        inputs, outputs = _specs(described["inputs"]), _specs(described["outputs"])
+        inputs, outputs = specs_of(described["inputs"]), specs_of(described["outputs"])
         decoding = described.get("parameters", {}).get("decoding")
         classes = [spec.name for spec in outputs if len(spec.shape) == 2 and spec.shape[1] != 1]
         numbers = [spec.name for spec in outputs if is_number(spec)]
@@ -259,5 +259,6 @@ def _in_mode(photo: Any, mode: str, image: Any) -> Any:
     return photo.convert(mode)
 
 
-def _specs(described: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
+def specs_of(described: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
+    """The inputs or outputs in a model's metadata."""
     return [TensorSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in described]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.client import AsyncClient, Client
     from modelless.controller.usecases.cluster import down, status, up
     from modelless.controller.usecases.making import make
+    from modelless.controller.usecases.offline import batch
     from modelless.controller.usecases.profiling import profile
     from modelless.controller.usecases.registering import register
     from modelless.controller.usecases.selecting import select
@@ -41,6 +42,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "__version__",
+    "batch",
     "compare",
     "down",
     "make",
@@ -57,6 +59,7 @@ __all__ = [
 _MODULES = {
     "AsyncClient": "client",
     "Client": "client",
+    "batch": "offline",
     "compare": "simulating",
     "down": "cluster",
     "make": "making",

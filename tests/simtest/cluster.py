@@ -401,7 +401,7 @@ class Cluster:
             deadline_s=rng.choice((0.05, 0.2, 0.6, 1.0, 15.0)) if has_deadline else 2.0,
             min_accuracy_percent=rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
             max_cost_usd=rng.choice((inf, 8e-7, 2e-6)) if "cost" in on else inf,
-            priority=rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
+            priority=rng.choice((0, -1, 3, 9)) if "priority" in on else 0,
             tenant=rng.choice(("", "one", "two")) if "tenants" in on else "",
             serve_late=rng.random() < 0.5 if "late" in on else False,
             has_default_deadline=not has_deadline,

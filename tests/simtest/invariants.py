@@ -230,6 +230,8 @@ class Checks:
 
     def _check_counts(self, gateway) -> None:
         counted = gateway.counted + Counter(gateway.dispatcher.take_counters().outcomes)
+        for outcome in ("served", "served-late", "refused", "cancelled"):
+            counted[outcome] += counted[f"offline-{outcome}"]
         ends = Counter(asked.ends[0][0] for asked in gateway.taken if asked.ends)
         answered = counted["served"] + counted["served-late"]
         mine = (answered, counted["refused"], counted["cancelled"])

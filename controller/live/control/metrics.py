@@ -50,7 +50,8 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_queries_total": Family(
         "counter",
         ("task", "outcome"),
-        "Finished queries: served (in time), served-late, refused or cancelled.",
+        "Finished queries: served (in time), served-late, refused or cancelled; offline queries: "
+        "offline-served and so on.",
     ),
     "modelless_refusals_total": Family(
         "counter", ("task", "reason"), "Refused queries, by reason."

@@ -41,7 +41,7 @@ class SloSettings(Section):
     min_accuracy: float = Field(0.0, ge=0, le=100, description="least accuracy, per cent")
     max_cost_usd: float | None = Field(None, gt=0, description="highest price; default: none")
     tenant: str = Field("", description="the client's name")
-    priority: int = Field(0, ge=0, le=9, description="more is more urgent")
+    priority: int = Field(0, ge=-1, le=9, description="more is more urgent; -1 is offline")
     items: int = Field(1, ge=1, le=1024, description="items a query")
     when_late: Literal["refuse", "serve"] = Field(
         "refuse", description="what happens to queries that cannot be in time"

@@ -18,6 +18,7 @@ NAMES = [
         "AsyncClient",
         "Client",
         "__version__",
+        "batch",
         "compare",
         "down",
         "make",
