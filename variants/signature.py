@@ -28,11 +28,15 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
 }
-"""Open Inference Protocol datatype -> numpy dtype. BYTES (strings) is not supported yet."""
+"""Open Inference Protocol datatype -> numpy dtype. Elements of BYTES are texts, ``str``."""
 
 DATATYPES: Final[Mapping[np.dtype[Any], str]] = {dtype: name for name, dtype in DTYPES.items()}
 """The same, the other way round."""
+
+TEXT: Final = "BYTES"
+"""The datatype whose elements are texts."""
 
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
@@ -123,6 +127,8 @@ def check_inputs(
 
 
 def _clean(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    if spec.datatype == TEXT and array.dtype.kind in "OSU":
+        return as_texts(f"inputs.{spec.name}", array)
     wanted = dtype_of(spec.datatype)
     if array.dtype != wanted:
         if spec.datatype == "UINT8" and array.dtype == np.float32:
@@ -134,6 +140,35 @@ def _clean(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     if spec.datatype in _FLOATS and np.isnan(array.min()):
         raise _bad_value(spec, array, np.isnan(array), "any number, but not NaN")
     return np.ascontiguousarray(array)
+
+
+def as_texts(field: str, array: NDArray[Any]) -> NDArray[Any]:
+    """An array of ``str`` with the texts of an array of texts, or of bytes in UTF-8.
+
+    Raises:
+        InvalidInputError: an element is neither; names the first one.
+    """
+    elements = array.ravel().tolist()
+    found: list[str] = []
+    try:
+        found.extend(map(_text, elements))
+    except ValueError:
+        index = [int(axis) for axis in np.unravel_index(len(found), array.shape)]
+        wrong = elements[len(found)]
+        shown = wrong[:40] if isinstance(wrong, (bytes, str)) else wrong
+        raise InvalidInputError.of(f"{field}{index}", shown, "a text in UTF-8") from None
+    texts = np.empty(len(found), np.object_)
+    texts[:] = found
+    return texts.reshape(array.shape)
+
+
+def _text(element: object) -> str:
+    if isinstance(element, bytes):
+        return str(element, "utf-8")
+    if not isinstance(element, str):
+        raise ValueError("neither text nor bytes")
+    element.encode()  # refuses lone surrogates, which no engine takes
+    return element
 
 
 def _pad(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.settings_files import problems
-from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.json_reader import as_whole, read_json
 from modelless.controller.api.v2_errors import PayloadTooLargeError, invalid, nearest
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.dispatch.trials import Answer
@@ -72,7 +72,7 @@ class _Entry(BaseModel):
         # Before the elements: there would be errors for each of them.
         if isinstance(given, list) and len(given) > MAX_ITEMS:
             raise ValueError(f"got {len(given)} entries; allowed: one for each item of a query")
-        return given
+        return [*map(as_whole, given)] if isinstance(given, list) else as_whole(given)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> _Entry:

@@ -131,3 +131,8 @@ def _parse_array(
     if values and not rest:
         raise JSONDecodeError("Expecting value", text, begin)
     return values + rest, end
+
+
+def as_whole(value: Any) -> Any:
+    """2 for 2.0, which is the same number in JSON; any other value as it is."""
+    return int(value) if type(value) is float and value.is_integer() else value

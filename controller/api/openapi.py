@@ -220,9 +220,9 @@ _PLACEMENT: Final = _optional(
 )
 _ASKED: Final = _object(
     {
-        "task": {"type": "string", "minLength": 1, "maxLength": 512},
-        "items": {"type": "integer", "minimum": 1},
-        "item_size": _COUNT,
+        "task": _PARTS["name"],
+        "items": {"type": "integer", "minimum": 1, "maximum": DEFAULT_LIMITS.max_body_bytes},
+        "item_size": {**_COUNT, "maximum": DEFAULT_LIMITS.max_body_bytes},
         "parameters": _optional(_PARAMETERS),
     },
     "task",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.json_reader import as_whole, read_json
 from modelless.controller.api.v2_errors import PayloadTooLargeError, invalid, nearest
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_request import read_parameters
@@ -72,7 +72,8 @@ def parse_quote(
     task = document.get("task")
     if type(task) is not str or not 0 < len(task) <= 512:
         raise invalid("task", task, "a task, task/model or task/model/variant")
-    items, item_size = document.get("items", 1), document.get("item_size", 0)
+    items = as_whole(document.get("items", 1))
+    item_size = as_whole(document.get("item_size", 0))
     for name, value, least in (("items", items, 1), ("item_size", item_size, 0)):
         if type(value) is not int or not least <= value <= limits.max_body_bytes:
             raise invalid(name, value, f"a whole number, {least} to {limits.max_body_bytes}")

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.json_reader import as_whole, read_json
 from modelless.controller.api.v2_errors import Words, invalid, member, nearest
 from modelless.controller.api.v2_headers import (
     SLO_NAME_PARAMETER,
@@ -250,6 +250,8 @@ def read_parameters(
                 raise invalid("parameters.when_late", value, " or ".join(WHEN_LATE))
         elif type(value) is not float and type(value) is not int:
             raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
+        elif key == "priority":
+            own[key] = as_whole(value)
     return SLO(**{**slos.get(name, _NO_PARAMETERS), **own}), tenant, others
 
 

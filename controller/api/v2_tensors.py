@@ -190,22 +190,23 @@ def _bytes_from_binary(field: str, raw: bytes | memoryview, shape: list[int]) ->
     count = math.prod(shape)
     if 4 * count > len(raw):
         raise invalid(field, Words(f"{len(raw)} bytes"), f"4 or more for each of {count} elements")
-    array = np.empty(count, np.object_)
+    raw, size = bytes(raw), len(raw)
+    unpack = _LENGTH.unpack_from
+    found: list[bytes] = []
     offset = 0
     for index in range(count):
-        if offset + 4 > len(raw):
+        begin = offset + 4
+        if begin > size:
             raise invalid(field, Words(f"{index} elements"), f"{count}, as shape {shape} says")
-        (length,) = _LENGTH.unpack_from(raw, offset)
-        offset += 4 + length
-        if offset > len(raw):
+        (length,) = unpack(raw, offset)
+        offset = begin + length
+        if offset > size:
             raise invalid(
-                field,
-                Words(f"element {index} of {length} bytes"),
-                f"up to {len(raw) - offset + length}",
+                field, Words(f"element {index} of {length} bytes"), f"up to {size - begin}"
             )
-        array[index] = bytes(raw[offset - length : offset])
-    if offset != len(raw):
-        raise invalid(
-            field, Words(f"{len(raw) - offset} bytes more"), f"{count} elements and no more"
-        )
+        found.append(raw[begin:offset])
+    if offset != size:
+        raise invalid(field, Words(f"{size - offset} bytes more"), f"{count} elements and no more")
+    array = np.empty(count, np.object_)
+    array[:] = found
     return array.reshape(shape)

@@ -282,11 +282,10 @@ def _tiny_request(task: Task) -> Mapping[str, Any] | None:
     for spec in task.inputs:
         shape = [1, *(_FREE_AXIS if size == -1 else size for size in spec.shape[1:])]
         count = math.prod(shape)
-        if count > _MOST_ELEMENTS or spec.datatype in ("BOOL", "BYTES"):
+        if count > _MOST_ELEMENTS or spec.datatype == "BOOL":
             return None
-        inputs.append(
-            {"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": [0] * count}
-        )
+        data = ["0" if spec.datatype == "BYTES" else 0] * count
+        inputs.append({"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": data})
     wanted = [
         {"name": spec.name, "parameters": {"classification": 3}}
         for spec in task.outputs

@@ -245,8 +245,8 @@ def infer(
     """Ask the running modelless for the classes, texts or numbers of a file, within limits.
 
     A picture may be of any format that Pillow reads. It is turned upright and scaled: to the sides
-    that the task's input fixes, or down until its shorter side is 320 pixels. A text holds numbers,
-    an item a line, or is the item itself where the task's input is the bytes of a text.
+    that the task's input fixes, or down until its shorter side is 320 pixels. A text holds numbers
+    or texts, an item a line, or is the item itself where the task's input is the bytes of a text.
 
     Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74
     """

@@ -64,6 +64,7 @@ class OpenQueries:
             if receipt is not None:
                 latency_s = receipt.observed_latency_s = now_s - query.arrival_s
                 receipt.cost_usd = item_usd * query.items
+                receipt.run_s = busy_s
                 asked = receipt.query
                 receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
                 self._receipts.add(receipt)

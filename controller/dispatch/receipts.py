@@ -33,6 +33,7 @@ class Receipt:
         cost_usd: its share, by items, of the price of the device time that its batch took; None
             until it is answered.
         batch_items: items of the batch that it ran in; 0 until it ran.
+        run_s: the device's time for that batch; None until it is answered.
         attempts: how often it was handed to a worker.
         rebinds: how often the policy chose anew because the query would have been late.
         outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or
@@ -53,6 +54,7 @@ class Receipt:
     observed_latency_s: float | None = None
     cost_usd: float | None = None
     batch_items: int = 0
+    run_s: float | None = None
     attempts: int = 0
     rebinds: int = 0
     outcome: str = "waiting"

@@ -18,7 +18,7 @@ from modelless.controller.usecases.client import Client, InferReply, encode_infe
 from modelless.controller.usecases.home import Home
 from modelless.variants.decoding import decode_texts
 from modelless.variants.metrics.outputs import is_number
-from modelless.variants.signature import dtype_of
+from modelless.variants.signature import TEXT, dtype_of
 from modelless.variants.vocabulary import SLO, CtcDecoding, TensorSpec
 
 _TOP = 5
@@ -69,9 +69,14 @@ def infer_file(
         described = client.get(f"/v2/models/{quote(task, safe='/@')}")
         inputs, outputs = specs_of(described["inputs"]), specs_of(described["outputs"])
         decoding = described.get("parameters", {}).get("decoding")
-        classes = [spec.name for spec in outputs if len(spec.shape) == 2 and spec.shape[1] != 1]
+        texts = [spec.name for spec in outputs if spec.datatype == TEXT]
         numbers = [spec.name for spec in outputs if is_number(spec)]
-        if decoding is None and not classes and not numbers:
+        classes = [
+            spec.name
+            for spec in outputs
+            if len(spec.shape) == 2 and spec.shape[1] != 1 and spec.name not in texts
+        ]
+        if decoding is None and not classes and not numbers and not texts:
             raise InvalidInputError(
                 "this task's outputs are not classes, texts or numbers: use a v2 client"
             )
@@ -83,6 +88,9 @@ def infer_file(
         read_as = CtcDecoding(decoding["output"], decoding["blank"])
         scores = reply.tensors[read_as.output]
         return Inference(reply, texts=decode_texts(scores, read_as, decoding["labels"]))
+    if wanted is None and texts:
+        found = reply.tensors[texts[0]].reshape(-1).tolist()
+        return Inference(reply, texts=[text.decode() for text in found])
     if wanted is None:
         return Inference(reply, numbers=reply.tensors[numbers[0]].reshape(-1).tolist())
     return Inference(reply)
@@ -111,8 +119,8 @@ def read_tensor(path: Path, spec: TensorSpec) -> NDArray[Any]:
     """The items in a file, as an input takes them.
 
     A ``.npy`` file holds one item or several. Any other file is a picture, in a format that Pillow
-    reads, where the input is one; bytes of UTF-8 where it is UINT8 [-1, -1]; and numbers, an item a
-    line, where it is a row of numbers or a single one.
+    reads, where the input is one; bytes of UTF-8 where it is UINT8 [-1, -1]; a text a line, where
+    it is BYTES; and numbers, an item a line, where it is a row of numbers or a single one.
 
     Raises:
         InvalidInputError: unreadable, or not of the right form.
@@ -141,6 +149,9 @@ def _read_text(path: Path, spec: TensorSpec) -> NDArray[Any]:
         raise InvalidInputError.of("file", str(path), allowed) from None
     if (spec.datatype, spec.shape) == ("UINT8", (-1, -1)):
         return _fitting(path, np.frombuffer(text.encode(), np.uint8), spec)
+    if spec.datatype == TEXT:
+        texts = np.array([line for line in text.splitlines() if line.strip()], np.object_)
+        return _fitting(path, texts.reshape(-1, *[1] * (len(spec.shape) - 1)), spec)
     dtype = dtype_of(spec.datatype)
     try:
         rows = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]

@@ -57,9 +57,10 @@ from modelless.profiler.measure.progress import EventKind, ProgressEvent
 from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog
-from modelless.variants.registry.outcomes import latest_item_shapes
+from modelless.variants.registry.outcomes import latest_item_shapes, latest_item_texts
 from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import ENGINES, runs_on
+from modelless.variants.signature import TEXT
 from modelless.variants.vocabulary import DeviceClass, Placement, Task, Variant
 
 DEVICE_SHARE = 0.1
@@ -264,7 +265,7 @@ def find_jobs(
     """The placements to measure, at each size of their items, and the errors of damaged files.
 
     Args:
-        registry: holds the files, and the sizes of the items that accuracy was measured on.
+        registry: holds the files, and sizes and texts of the items that accuracy was measured on.
 
     Raises:
         IntegrityError: every file is damaged.
@@ -272,6 +273,7 @@ def find_jobs(
     """
     tasks = {catalog.tasks[variant.task] for variant in variants}
     shapes_of = _shapes_of(registry, tasks, shapes, on_progress)
+    texts_of = {task.name: _texts_of(registry, task, on_progress) for task in tasks}
     jobs: list[MeasurementJob] = []
     damaged: dict[Placement, str] = {}
     error: ModellessError | None = None
@@ -287,12 +289,13 @@ def find_jobs(
             error = damage
             damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
             continue
-        inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
+        specs, texts = catalog.tasks[variant.task].inputs, texts_of[variant.task]
+        inputs = partial(sample_inputs, specs, texts=texts)
         for place, shape in enumerate(shapes_of[variant.task] or [None]):
             if shape is None:
                 jobs += [MeasurementJob(variant, device, artifact, inputs) for device in fit]
                 continue
-            sizes = free_sizes(catalog.tasks[variant.task].inputs, shape)
+            sizes = free_sizes(specs, shape)
             sized, name = partial(inputs, free_axes=sizes), write_shape(shape)
             jobs += [MeasurementJob(variant, d, artifact, sized, name, place == 0) for d in fit]
     if error is not None and not jobs:
@@ -331,6 +334,20 @@ def _shapes_of(
                 )
             )
     return found
+
+
+def _texts_of(registry: Registry, task: Task, on_progress: Progress) -> Mapping[str, Sequence[str]]:
+    """Texts to measure with, by input; none where nothing is known."""
+    wanted = [spec.name for spec in task.inputs if spec.datatype == TEXT]
+    known = latest_item_texts(registry.store, task.name) if wanted else {}
+    if set(wanted) - set(known):
+        on_progress(
+            Note(
+                f"note: no texts of task {task.name} are known: measured with short numbers; "
+                "measure accuracy on your own items first"
+            )
+        )
+    return known
 
 
 def _fits(task: Task, shape: ItemShape) -> bool:

@@ -46,7 +46,7 @@ from modelless.variants.registry.outcomes import details_of, first_measured, lat
 from modelless.variants.registry.promotion import read_lines
 from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import Line, name_of
-from modelless.variants.runtimes.engines import engine_status, parse_engine
+from modelless.variants.runtimes.engines import check_texts, engine_status, parse_engine
 from modelless.variants.store import HistoryRow
 from modelless.variants.validation import open_validation_set
 from modelless.variants.validation.expected import Expects
@@ -142,6 +142,7 @@ def register(
             how, known = "describe one in a file and give --task-file.", registry.tasks()
             unknown = not_found("task", str(task), [each.name for each in known], how)
             raise NotFoundError(f"{unknown} For a new one, {how}") if known else unknown
+        check_texts(runs_on, of_task)
         stated = any((family, model_source, licence))
         of_model = (None if stated else known_model(registry, of_task, model)) or Model(
             of_task.name, model, family or model, model_source, licence

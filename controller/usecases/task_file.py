@@ -132,8 +132,13 @@ def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
 
 
 def _fits(value: float, datatype: str) -> bool:
-    """Returns whether a datatype has the value; a datatype of floats has it if it is in range."""
+    """Returns whether a datatype has the value; a datatype of floats has it if it is in range.
+
+    Texts are no values.
+    """
     dtype = DTYPES[datatype]
+    if dtype.kind == "O":
+        return False
     if dtype.kind == "f":
         return abs(value) <= float(np.finfo(dtype).max)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

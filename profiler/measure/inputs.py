@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.runtimes.base import Tensors
-from modelless.variants.signature import DTYPES
+from modelless.variants.signature import TEXT, dtype_of
 from modelless.variants.vocabulary import TensorSpec
 
 MOST_WARM_UP = 8
@@ -20,7 +22,7 @@ FREE_AXIS = 224
 """The size of a free axis for which none is given: the usual side of an image."""
 
 # Largest value drawn. Integers other than bytes are most often token ids or flags: small ones are
-# valid everywhere.
+# valid everywhere. As texts they are also valid where a model reads numbers.
 _LARGEST = {"BOOL": 1, "UINT8": 255}
 _LARGEST_OF_OTHERS = 99
 
@@ -30,6 +32,7 @@ def sample_inputs(
     batch: int,
     *,
     free_axes: Mapping[str, Sequence[int]] | None = None,
+    texts: Mapping[str, Sequence[str]] = MappingProxyType({}),
     seed: int = 0,
 ) -> dict[str, NDArray[Any]]:
     """Returns one array for each spec with ``batch`` items along axis 0; equal seeds give equal
@@ -40,6 +43,8 @@ def sample_inputs(
         batch: number of items.
         free_axes: sizes of a tensor's free axes (-1) after the first axis, in order, by name; 224
             each where none are given.
+        texts: examples for inputs that are texts, by name. A batch takes them at equal steps of
+            their lengths, so a single one is of the median length; numbers where there are none.
         seed: seed of the values.
 
     Raises:
@@ -50,20 +55,19 @@ def sample_inputs(
     rng = np.random.default_rng(seed)
     arrays: dict[str, NDArray[Any]] = {}
     for spec in specs:
-        if spec.datatype not in DTYPES:
-            raise InvalidInputError.of(
-                f"input '{spec.name}' datatype",
-                spec.datatype,
-                ", ".join(DTYPES),
-                "Give the measurement inputs of your own.",
-            )
-        dtype = DTYPES[spec.datatype]
+        dtype = dtype_of(spec.datatype)
         shape = (batch, *_sizes(spec, (free_axes or {}).get(spec.name)))
         if dtype.kind == "f":
             arrays[spec.name] = rng.random(shape).astype(dtype)
+        elif spec.datatype == TEXT and texts.get(spec.name):
+            count = math.prod(shape)
+            places = (np.arange(count) + 0.5) / count * len(texts[spec.name])
+            ascending = np.array(sorted(texts[spec.name], key=len), dtype)
+            arrays[spec.name] = ascending[places.astype(np.int64)].reshape(shape)
         else:
             largest = _LARGEST.get(spec.datatype, _LARGEST_OF_OTHERS)
-            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(dtype)
+            values = rng.integers(0, largest, shape, endpoint=True)
+            arrays[spec.name] = values.astype(np.str_ if dtype.kind == "O" else dtype).astype(dtype)
     return arrays
 
 

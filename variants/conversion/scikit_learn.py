@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto
+from onnx.helper import make_attribute
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import Source, finish, load_model, require
@@ -22,12 +23,15 @@ from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
 
 _HINT: Final = "pip install 'modelless[sklearn]'"
 _OPSET: Final = 17
+_LOCALE: Final = "C.UTF-8"
+"""By which letters become lower case. Without a name ONNX Runtime asks for one that servers and
+containers seldom have."""
 
 
 def convert_scikit_learn(
     source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
 ) -> Source:
-    """See ``converted.convert``. One input [items, features].
+    """See ``converted.convert``. One input [items, features], or [items] of texts.
 
     A classifier's outputs are ``label`` and ``probabilities``, a regressor's is ``variable``. The
     source computes in float64, its ONNX form in float32; a tree that splits between the two
@@ -38,11 +42,14 @@ def convert_scikit_learn(
 
     model = _read_skops(source) if source.endswith(".skops") else load_model(source, BaseEstimator)
     first = inputs.feeds[0]
-    if len(first) != 1 or any(array.ndim != 2 for array in first.values()):
+    if len(first) != 1 or any(
+        array.ndim != 2 and (array.ndim, array.dtype.kind) != (1, "U") for array in first.values()
+    ):
         shapes = {name: array.shape for name, array in first.items()}
-        raise InvalidInputError.of("conversion: inputs", shapes, "one array [items, features]")
+        allowed = "one array [items, features], or [items] of texts"
+        raise InvalidInputError.of("conversion: inputs", shapes, allowed)
     ((name, example),) = first.items()
-    kind = _type_of(example.dtype, example.shape[1])
+    kind = _type_of(example.dtype, example.shape[1:])
     classifies = is_classifier(model) and hasattr(model, "predict_proba")
     try:
         made = skl2onnx.to_onnx(
@@ -54,6 +61,9 @@ def convert_scikit_learn(
     except Exception as error:  # its own kinds, for operators, shapes and options, have no base
         raise InvalidInputError(f"conversion: skl2onnx refuses {source}: {error}") from error
     _use_gather(made.graph)
+    for node in made.graph.node:
+        if node.op_type == "StringNormalizer":
+            node.attribute.append(make_attribute("locale", _LOCALE))
     outputs = [value.name for value in made.graph.output]
 
     def run(feed: Feed) -> Outputs:
@@ -90,13 +100,15 @@ def _use_gather(graph: GraphProto) -> None:
             node.op_type, node.domain = "Gather", ""
 
 
-def _type_of(dtype: np.dtype[Any], features: int) -> Any:
-    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+def _type_of(dtype: np.dtype[Any], sizes: tuple[int, ...]) -> Any:
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
 
-    kinds = {np.dtype(np.float32): FloatTensorType, np.dtype(np.int64): Int64TensorType}
-    if dtype not in kinds:
-        raise InvalidInputError.of("conversion: inputs' type", str(dtype), "float32 or int64")
-    return kinds[dtype]([None, features])
+    kinds = {"f4": FloatTensorType, "i8": Int64TensorType}
+    kind = StringTensorType if dtype.kind == "U" else kinds.get(dtype.str[1:])
+    if kind is None:
+        allowed = "float32, int64 or text"
+        raise InvalidInputError.of("conversion: inputs' type", str(dtype), allowed)
+    return kind([None, *sizes])
 
 
 def _read_skops(source: str) -> Any:

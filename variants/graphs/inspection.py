@@ -14,7 +14,7 @@ from typing import Final
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
@@ -35,8 +35,7 @@ _DOMAINS: Final = _STANDARD | {"ai.onnx.ml", "com.microsoft"}
 _REACHES_OUT: Final = frozenset({"EPContext", "PythonOp", "PythonOpGrad"})
 
 _DATATYPES: Final[Mapping[int, str]] = {
-    **{onnx.helper.np_dtype_to_tensor_dtype(dtype): name for dtype, name in DATATYPES.items()},
-    TensorProto.STRING: "BYTES",
+    onnx.helper.np_dtype_to_tensor_dtype(dtype): name for dtype, name in DATATYPES.items()
 }
 
 

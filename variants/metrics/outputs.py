@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.runtimes.base import Tensors
+from modelless.variants.signature import TEXT
 from modelless.variants.vocabulary import Task, TensorSpec
 
 _FLOATS = ("FP16", "FP32", "FP64")
@@ -50,7 +51,7 @@ def is_scores(spec: TensorSpec) -> bool:
 
 def is_number(spec: TensorSpec) -> bool:
     """Whether it is one number an item: [-1] or [-1, 1]."""
-    return spec.shape in ((-1,), (-1, 1))
+    return spec.shape in ((-1,), (-1, 1)) and spec.datatype != TEXT
 
 
 class ClassOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -81,6 +81,7 @@ def details_of(measured: MeasuredAccuracy, metric: Metric) -> dict[str, Any]:
         "seed": SEED - measured.skipped,  # so that only runs that begin alike are compared
         "items": len(measured.evidence),
         "item_shapes": measured.item_shapes,
+        "item_texts": measured.item_texts,
     }
     if metric.is_proportion and len(measured.evidence) <= _MOST_ITEMS:
         packed = np.packbits(measured.evidence.astype(np.bool_))
@@ -133,6 +134,21 @@ def latest_item_shapes(store: Store, task: str) -> list[dict[str, tuple[int, ...
     Raises:
         StoreError: the store cannot be read.
     """
+    shapes = _latest(store, task, "item_shapes") or ()
+    return [{name: tuple(sizes) for name, sizes in each.items()} for each in shapes]
+
+
+def latest_item_texts(store: Store, task: str) -> Mapping[str, Sequence[str]]:
+    """Some texts, by input, of the items that a task's accuracies were measured on last.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    return _latest(store, task, "item_texts") or {}
+
+
+def _latest(store: Store, task: str, key: str) -> Any:
+    """What was noted under a key when an accuracy of the task was measured last; or None."""
     newest_first = (
         select(HistoryRow.details)
         .where(HistoryRow.kind.in_((REVISED, MEASURED)))
@@ -143,10 +159,9 @@ def latest_item_shapes(store: Store, task: str) -> list[dict[str, tuple[int, ...
     with store.session() as session:
         for details in session.scalars(newest_first):
             kept = details.get(_KEY)
-            shapes = kept.get("item_shapes") if isinstance(kept, dict) else None
-            if shapes:
-                return [{name: tuple(sizes) for name, sizes in each.items()} for each in shapes]
-    return []
+            if isinstance(kept, dict) and kept.get(key):
+                return kept[key]
+    return None
 
 
 def _outcomes(details: Mapping[str, Any]) -> Outcomes | None:

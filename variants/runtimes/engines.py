@@ -14,7 +14,8 @@ from typing import Final
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.common.plugins import Plugins, import_object
 from modelless.variants.runtimes.base import Runtime
-from modelless.variants.vocabulary import ENGINES_GROUP, DeviceClass, Engine
+from modelless.variants.signature import TEXT
+from modelless.variants.vocabulary import ENGINES_GROUP, DeviceClass, Engine, Task
 
 _HOME: Final = "modelless.variants.runtimes"
 
@@ -27,6 +28,7 @@ class EngineEntry:
         runtime: ``module:Class`` of its ``Runtime``.
         distributions: any one of them is the engine; its version is the engine's version.
         device_kind: kind of device class it runs on: ``cpu`` or ``gpu``.
+        takes_texts: whether inputs and outputs may be texts.
     """
 
     runtime: str
@@ -34,6 +36,7 @@ class EngineEntry:
     distributions: tuple[str, ...]
     device_kind: str
     summary: str
+    takes_texts: bool = False
 
     @property
     def version(self) -> str | None:
@@ -53,6 +56,7 @@ _BUILT_IN: Final[dict[str, EngineEntry]] = {
         ("onnxruntime", "onnxruntime-gpu"),
         "cpu",
         "ONNX Runtime on CPU cores",
+        takes_texts=True,
     ),
     Engine.OPENVINO: EngineEntry(
         f"{_HOME}.openvino_cpu:OpenVinoCpu",
@@ -161,6 +165,15 @@ def engine_status(engine: Engine) -> EngineStatus:
         missing = str(error)
     entry = ENGINES[engine]
     return EngineStatus(engine, entry, entry.version, missing)
+
+
+def check_texts(engine: Engine, task: Task) -> None:
+    """Raise InvalidInputError if the task has texts and the engine does not take any."""
+    named = [spec.name for spec in (*task.inputs, *task.outputs) if spec.datatype == TEXT]
+    if named and not ENGINES[engine].takes_texts:
+        able = ", ".join(each for each in ENGINES if ENGINES[each].takes_texts)
+        hint = f"Task {task.name!r} has texts ({TEXT}): {', '.join(named)}."
+        raise InvalidInputError.of("engine", engine.value, able, hint)
 
 
 def runs_on(engine: Engine, device: DeviceClass) -> bool:

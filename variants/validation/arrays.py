@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.npz import NPZ_ERRORS, read_arrays
-from modelless.variants.signature import check_inputs, dtype_of
+from modelless.variants.signature import TEXT, check_inputs, dtype_of
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.table_file import Table, read_table
 from modelless.variants.validation.validation_set import (
@@ -70,7 +70,8 @@ class ArraySet(ValidationSet):
         for name in sorted(self._inputs):
             array = self._inputs[name]
             digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
-            digest.update(array.data)
+            is_text = array.dtype.kind == "O"
+            digest.update(repr(array.tolist()).encode() if is_text else array.data)
         for expected in self._expected:
             digest.update(bytes_of(expected) + b"\n")
         return digest.hexdigest()
@@ -82,7 +83,8 @@ class ArraySet(ValidationSet):
     def item(self, index: int) -> Item:
         """See ``ValidationSet.item``."""
         return Item(
-            {name: array[index] for name, array in self._inputs.items()}, self._expected[index]
+            {name: array[index, ...] for name, array in self._inputs.items()},
+            self._expected[index],
         )
 
 
@@ -121,8 +123,8 @@ def read_npz(path: Path, task: Task, expects: Expects) -> ArraySet:
 def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
     """A CSV file: a row an item, with a column ``label``.
 
-    The other columns are the task's inputs by name where each input is one number; the numbers of
-    the one input, in the file's order, where it is a row [-1, numbers].
+    The other columns are the task's inputs by name where each input is one number or text; the
+    numbers or texts of the one input, in the file's order, where it is a row [-1, numbers].
 
     Raises:
         InvalidInputError: not such a file, a column missing or too many, no number; names the line.
@@ -146,7 +148,7 @@ def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
                 len(columns),
                 f"{spec.shape[1]}, the numbers of input {spec.name!r}",
             )
-        cells = [_numbers(table, name, spec.datatype) for name in columns]
+        cells = [_values(table, name, spec.datatype) for name in columns]
         inputs[spec.name] = np.stack(cells, axis=1)
     else:
         for spec in task.inputs:
@@ -157,7 +159,7 @@ def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
                     "a number, or a row of numbers as the only input, for a CSV file",
                     "Put other arrays into an .npz file.",
                 )
-            column = _numbers(table, spec.name, spec.datatype)
+            column = _values(table, spec.name, spec.datatype)
             inputs[spec.name] = column.reshape([-1] + [1] * (len(spec.shape) - 1))
     return ArraySet(path.name, task, inputs, expected, lambda: file_sha256(path))
 
@@ -209,12 +211,14 @@ def _boxes(
     return [Boxes(corners[part].astype(np.float64), classes[part]) for part in parts]
 
 
-def _numbers(table: Table, name: str, datatype: str) -> NDArray[Any]:
-    """A column as numbers of an Open Inference Protocol datatype."""
+def _values(table: Table, name: str, datatype: str) -> NDArray[Any]:
+    """A column as numbers or texts of an Open Inference Protocol datatype."""
     import pandas as pd
 
-    dtype = dtype_of(datatype)
     cells = table.column(name)
+    if datatype == TEXT:
+        return np.array(cells, np.object_)
+    dtype = dtype_of(datatype)
     values = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce").to_numpy(np.float64)
     wrong = ~np.isfinite(values)
     allowed = "a finite number"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.variants.signature import dtype_of
+from modelless.variants.signature import TEXT, as_texts, dtype_of
 from modelless.variants.validation.expected import Expects, LabelReader
 from modelless.variants.validation.pictures import PictureInput
 from modelless.variants.validation.validation_set import (
@@ -128,6 +128,8 @@ def _load(folder: Path) -> Any:
 
 
 def _array(value: Any, datatype: str, where: str) -> Any:
+    if datatype == TEXT:
+        return as_texts(where, np.asarray(value, np.object_))
     try:
         return np.asarray(value, dtype=dtype_of(datatype))
     except (TypeError, ValueError, OverflowError) as error:

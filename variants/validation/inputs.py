@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, read_calibration
@@ -76,4 +77,14 @@ def arrays_of(path: Path, most: int = MOST_ITEMS) -> CalibrationData:
 
 
 def _taken(items: ValidationSet, order: list[int]) -> CalibrationData:
-    return CalibrationData(tuple(part.inputs for part in items.batches(_BATCH, order)))
+    return CalibrationData(
+        tuple(
+            {name: _plain(array) for name, array in part.inputs.items()}
+            for part in items.batches(_BATCH, order)
+        )
+    )
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The array; texts in a dtype of their own, as they are written to a file and hashed."""
+    return array.astype(np.str_) if array.dtype.kind == "O" else array

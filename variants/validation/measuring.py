@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -32,6 +32,10 @@ more than running the variant."""
 _SHAPES_AT: Final = (0.5, 0.0, 0.25, 0.75, 1.0)
 """Quantiles of the items' elements whose shapes are noted: what profiles are measured at."""
 
+_MOST_TEXTS: Final = 32
+_MOST_CHARACTERS: Final = 4096
+"""Of the items' texts are noted so many, and so much of each: what profiles are measured with."""
+
 OnProgress = Callable[[int, int, Score | None], None]
 """Told how many items are done, how many there are at most, and the score when it was looked at."""
 
@@ -57,6 +61,7 @@ class MeasuredAccuracy:
         item_shapes: sizes of the items, by input: the median's first, then those of some other
             quantiles and of the largest.
         skipped: items of the order that were left out, as ``skip`` said.
+        item_texts: some of the items' texts by input, of those that are texts.
     """
 
     accuracy: Accuracy
@@ -66,6 +71,7 @@ class MeasuredAccuracy:
     set_items: int
     item_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
     skipped: int = 0
+    item_texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def measure_accuracy(
@@ -110,11 +116,16 @@ def measure_accuracy(
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
     shapes: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
+    texts: dict[str, list[str]] = {}
     for part in validation_set.batches(batch, order):
         rows.append(metric.evidence(session.infer(part.inputs), part.expected))
         done += len(part.expected)
         shape = ((name, array.shape[1:]) for name, array in part.inputs.items())
         shapes[tuple(sorted(shape))] += len(part.expected)
+        for name, array in part.inputs.items():
+            if array.dtype.kind == "O" and len(known := texts.setdefault(name, [])) < _MOST_TEXTS:
+                found_here = array.ravel()[: _MOST_TEXTS - len(known)]
+                known += [text[:_MOST_CHARACTERS] for text in found_here]
         if precision_percent is not None and done >= look_at:
             look_at = int(done * _LOOK_GROWTH)
             found = score(metric, np.concatenate(rows))
@@ -145,6 +156,7 @@ def measure_accuracy(
         len(validation_set),
         _typical_shapes(shapes),
         skip,
+        texts,
     )
 
 

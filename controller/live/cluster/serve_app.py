@@ -26,6 +26,7 @@ from modelless.controller.live.front.gateway import Gateway
 from modelless.controller.live.front.http_server import DoorConnection, door_path, open_door
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.front.spans import open_spans
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
@@ -81,6 +82,7 @@ class GatewayReplica:
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
             successor=successor,
             keys=KeyFollower(Path(home)),
+            spans=open_spans(replica_id),
         )
         answer_with(self._gateway.frontend)
         self._gateway.start()

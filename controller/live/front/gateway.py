@@ -41,6 +41,7 @@ from modelless.controller.live.front.frontend import Respond, RunBatch, V2Fronte
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.front.spans import SpanLog
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader
 from modelless.controller.live.messages import Orders
@@ -149,6 +150,7 @@ class Gateway:
         receipt_log: writes receipts to files; None: nothing does.
         successor: its part in the replacement of another gateway.
         keys: the home's keys; None: there are none.
+        spans: exports spans of sampled queries; None: nothing does.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class Gateway:
         receipt_log: ReceiptLog | None = None,
         successor: Successor | None = None,
         keys: KeyFollower | None = None,
+        spans: SpanLog | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -203,7 +206,7 @@ class Gateway:
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
-        self._receipt_log = receipt_log
+        self._logs = [log for log in (receipt_log, spans) if log is not None]
         self._successor = successor or Successor()
         self._reported_s = self._handed_s = time.monotonic()
         self._own, self._told_own_s = Overhead(0.0, OWN_TIME_LEARNT, time.monotonic), 0.0
@@ -261,8 +264,8 @@ class Gateway:
             self._wake.cancel()
         self.frontend.decide(ShutDown())
         self.frontend.close()
-        if self._receipt_log is not None:
-            self._receipt_log.close(self._dispatcher.receipts)
+        for log in self._logs:
+            log.close(self._dispatcher.receipts)
         if self._tape is not None:
             self._tape.close()
         if self._device is not None:
@@ -326,8 +329,8 @@ class Gateway:
                     self._tell_load()
                     self._on_device_change()  # again: dispatch forgets a worker that seems lost
                     self._tell_of_others()
-                    if self._receipt_log is not None:
-                        self._receipt_log.log_new(self._dispatcher.receipts)
+                    for log in self._logs:
+                        log.log_new(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 

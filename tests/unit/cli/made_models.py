@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from functools import cache
 from typing import Any, ClassVar
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 from sklearn.datasets import load_digits
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
 
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
@@ -32,6 +35,24 @@ def network() -> MLPClassifier:
     """A small network, trained; a function that makes a model."""
     x, y = (each[:TRAINED_ON] for each in digits())
     return MLPClassifier((64,), random_state=0, max_iter=400).fit(x, y)
+
+
+TOPICS = ("the team won the match and the cup", "the bank raised its rates and prices fell")
+
+
+def texts(count: int) -> list[tuple[str, int]]:
+    """Texts of 3 to 15 words of a topic, and which topic it is."""
+    chosen = random.Random(count)
+    return [
+        (" ".join(chosen.choices(TOPICS[n % 2].split(), k=3 + n % 13)), n % 2) for n in range(count)
+    ]
+
+
+def reader() -> Pipeline:
+    """A classifier of texts, trained."""
+    read, labels = zip(*texts(200), strict=True)
+    words = TfidfVectorizer(token_pattern="[a-zA-Z]+")  # noqa: S106  (no password)
+    return make_pipeline(words, LogisticRegression()).fit(read, labels)
 
 
 def lying() -> LogisticRegression:

@@ -112,6 +112,8 @@ def test_answers_and_refusals_are_as_described(
         (query(latency_ms=0), False),
         (query(latency_ms="40"), False),
         (query(priority=10), False),
+        (query(priority=2.0), True),
+        (query(priority=2.5), False),
         (query(tenant="a b"), False),
         (query(when_late="maybe"), False),
         (query(binary_data_output=1), False),
@@ -148,6 +150,9 @@ RECEIPT = "k2j5h8-17.5e0c9a1b2c3d4e5f60718293"
         ({"receipt_id": RECEIPT, "correct": True}, True),
         ({"receipt_id": RECEIPT, "correct": [True, False], "label": None}, True),
         ({"receipt_id": RECEIPT, "label": [1, "cat"]}, True),
+        ({"receipt_id": RECEIPT, "label": [1.0, 2]}, True),
+        ({"receipt_id": RECEIPT, "label": 1.5}, False),
+        ({"receipt_id": RECEIPT, "correct": 1.0}, False),
         ({"receipt_id": RECEIPT}, False),
         ({"receipt_id": RECEIPT, "correct": True, "label": 1}, False),
         ({"receipt_id": "none", "correct": True}, False),
@@ -167,3 +172,28 @@ def test_feedback_is_valid_by_the_description_if_the_server_reads_it(
         assert is_valid
     except ModellessError:
         assert not is_valid
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_valid"),
+    [
+        ({"task": "pixels/mean/small@1", "items": 2.0, "item_size": 7.0}, True),
+        ({"task": "pixels", "parameters": {"priority": 1.0}}, True),
+        ({"task": "0" * 65}, False),
+        ({"task": "a/b/c/d"}, False),
+        ({"task": "pixels", "items": 1 << 40}, False),
+        ({"task": "pixels", "items": 1.5}, False),
+    ],
+)
+def test_a_quote_is_valid_by_the_description_if_the_server_reads_it(
+    knowledge: Knowledge, tmp_path: Path, asked: dict[str, Any], is_valid: bool
+) -> None:
+    operation = DOCUMENT["paths"]["/modelless/quote"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert Draft202012Validator(schema).is_valid(asked) is is_valid
+
+    async def test() -> int:
+        async with serving(knowledge, tmp_path) as front:
+            return (await front.send("POST", "/modelless/quote", json.dumps(asked).encode())).status
+
+    assert asyncio.run(test()) == (200 if is_valid else 400)

@@ -154,8 +154,37 @@ def test_number_of_items() -> None:
 def test_datatypes_go_both_ways() -> None:
     assert {DATATYPES[DTYPES[name]] for name in DTYPES} == set(DTYPES)
     assert dtype_of("FP16") == np.float16
-    with pytest.raises(InvalidInputError, match="'BYTES'"):
-        dtype_of("BYTES")
+    with pytest.raises(InvalidInputError, match="'TEXT'"):
+        dtype_of("TEXT")
+
+
+TEXTS = Task("texts", (TensorSpec("text", "BYTES", (-1, 2)),), (), "top-1")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        np.array([["a", "é"]]),
+        np.array([["a", "é"]], np.object_),
+        np.array([[b"a", "é".encode()]], np.object_),
+        np.array([[b"a", "é".encode()]]),
+    ],
+)
+def test_texts_become_str(sent: np.ndarray) -> None:
+    clean, items = check_inputs(TEXTS, {"text": sent})
+    assert (clean["text"].tolist(), items) == ([["a", "é"]], 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [(b"\xc3(" + b"x" * 99, "xc3"), (None, "None"), (7, "7"), ("\ud800", "ud800")],
+)
+def test_what_is_no_text_is_refused(wrong: object, shown: str) -> None:
+    said = refusal(TEXTS, {"text": np.array([["a", "b"], ["c", wrong]], np.object_)})
+    assert "inputs.text[1, 1]: got" in said
+    assert shown in said
+    assert len(said) < 200
+    assert "got FP32" in refusal(TEXTS, {"text": np.zeros((1, 2), np.float32)}).replace("'", "")
 
 
 def test_it_is_cheap_for_a_photo() -> None:

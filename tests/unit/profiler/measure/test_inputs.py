@@ -34,8 +34,22 @@ def test_nonsense_is_refused() -> None:
         sample_inputs([IMAGE], 0)
     with pytest.raises(InvalidInputError, match="2 sizes"):
         sample_inputs([IMAGE], 1, free_axes={"image": (3,)})
-    with pytest.raises(InvalidInputError, match="BYTES"):
-        sample_inputs([TensorSpec("text", "BYTES", (-1,))], 1)
+    with pytest.raises(InvalidInputError, match="TEXT"):
+        sample_inputs([TensorSpec("text", "TEXT", (-1,))], 1)
+
+
+def test_texts_are_examples_at_equal_steps_of_their_lengths() -> None:
+    text = TensorSpec("text", "BYTES", (-1,))
+    known = {"text": ["x" * length for length in (5, 1, 4, 2, 3)]}
+
+    def lengths(batch: int) -> list[int]:
+        return [len(each) for each in sample_inputs([text], batch, texts=known)["text"]]
+
+    assert (lengths(1), lengths(3), lengths(5)) == ([3], [1, 3, 5], [1, 2, 3, 4, 5])
+    assert len(lengths(20)) == 20
+    made = sample_inputs([TensorSpec("text", "BYTES", (-1, 2))], 3)["text"]
+    assert made.shape == (3, 2)
+    assert all(type(each) is str and each.isdigit() for each in made.ravel())
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_inputs_of_another_form_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"one array \[items, features\]"):
         convert("scikit-learn", HERE + "linear", images)
     doubles = CalibrationData.of({"pixels": np.zeros((4, 64))})
-    with pytest.raises(InvalidInputError, match="got 'float64'; allowed: float32 or int64"):
+    with pytest.raises(InvalidInputError, match="got 'float64'; allowed: float32, int64 or text"):
         convert("scikit-learn", HERE + "linear", doubles)
 
 
