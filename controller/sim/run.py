@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.sim.compare.sources import data_files
 from modelless.controller.sim.engine import Engine, Progress
 from modelless.controller.sim.log import Log, control_path
@@ -97,6 +98,7 @@ def simulate(
     home: Path | None = None,
     progress: Progress | None = None,
     summary: Summary | None = None,
+    receipts: list[Receipt] | None = None,
 ) -> Summary:
     """Run a world.
 
@@ -105,6 +107,7 @@ def simulate(
         home: of the store, for worlds with tasks from there.
         progress: called about once a simulated second.
         summary: to count in, for who wants to look while it runs or after it failed.
+        receipts: takes the receipt of each query that came to the gateway, as it is answered.
 
     Raises:
         InvalidInputError: the world, a table or a trace of it does not fit; or a policy hangs.
@@ -120,7 +123,8 @@ def simulate(
         _spare_inputs(file, log)
 
     def run(books: Log | None) -> None:
-        recorder = Recorder(counted, books, dict(fleet.variants), dict(fleet.device_classes))
+        facts = dict(fleet.variants), dict(fleet.device_classes)
+        recorder = Recorder(counted, books, *facts, receipts)
         engine = Engine(world, fleet, queries(file, seed), seed, recorder)
         if engine.clairvoyants:
             arrivals_s = arrivals_by_scope(queries(file, seed))
