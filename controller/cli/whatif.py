@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import moment_of, seconds_of
+from modelless.controller.cli.arguments import seconds_of
 from modelless.controller.cli.screen import Json, emit, say, show_progress, show_table
 
 if TYPE_CHECKING:
@@ -39,14 +39,8 @@ def whatif(
         int, Option(min=2, max=1000, help="Simulated runs of the world, of each policy.")
     ] = 5,
     since: Annotated[
-        str, Option(metavar="TIME", help="This machine's, how far back from --until: 90s, 10m, 2h.")
+        str, Option(metavar="TIME", help="Of this machine's, how far back: 90s, 10m, 2h.")
     ] = "1h",
-    until: Annotated[
-        str | None, Option(metavar="TIME", help="18:30:05, or a date and time; default: now.")
-    ] = None,
-    task: Annotated[
-        str | None, Option("--task", "-t", help="Task, task/model or task/model/variant.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate from receipts how another selection policy would have done.
@@ -61,14 +55,11 @@ def whatif(
     """
     from modelless.controller.usecases.whatif import whatif as estimate
 
-    end = datetime.now(UTC)
-    if until is not None:
-        end = moment_of("until", until, end)
-    begin = end - timedelta(seconds=seconds_of("since", since))
+    begin = datetime.now(UTC) - timedelta(seconds=seconds_of("since", since))
     with show_progress() as progress:
         found = estimate(
             *map(_specification, policy), receipts=receipts, world=world, runs=runs, since=begin,
-            until=end, task=task, home=ctx.obj, on_progress=progress,
+            home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit({"policies": [each.document() for each in found]})

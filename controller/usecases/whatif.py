@@ -36,7 +36,7 @@ from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import FloatArray
 
-MOST_RECEIPTS: Final = 1_000_000
+_MOST_RECEIPTS: Final = 1_000_000
 _LEVEL: Final = 0.95
 _FREEDOM: Final = 19.0  # of the jackknife over 20 blocks
 _BOUNDS: Final = dict(zip(FIGURES, ((0, 1), (0, 1), (0, 100), (0, math.inf)), strict=True))
@@ -93,8 +93,6 @@ def whatif(
     world: World | None = None,
     runs: int = 5,
     since: datetime | None = None,
-    until: datetime | None = None,
-    task: str | None = None,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> list[WhatIf]:
@@ -112,7 +110,7 @@ def whatif(
         world: the system that the receipts are of, with the policies in charge: a world file or its
             content; ``modelless replay --as-world`` writes one of a recording.
         runs: of each policy in the world.
-        since, until, task: narrow the receipts of this machine.
+        since: of this machine's, only those from then on.
         home: of these, and of the store for a world's tasks.
         on_progress: receives the progress.
 
@@ -136,8 +134,7 @@ def whatif(
     if runs < 2:
         raise InvalidInputError.of("runs", runs, "2 or more, for an interval")
     if receipts is None:
-        narrow = {"since": since, "until": until, "task": task}
-        receipts = list_receipts(**narrow, most=MOST_RECEIPTS, home=home)  # type: ignore[arg-type]
+        receipts = list_receipts(since=since, most=_MOST_RECEIPTS, home=home)
     elif isinstance(receipts, str | Path):
         receipts = _read_parquet(Path(receipts))
     decisions = read_decisions(receipts)
