@@ -6,8 +6,9 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -99,6 +100,7 @@ def simulate(
     progress: Progress | None = None,
     summary: Summary | None = None,
     receipts: list[Receipt] | None = None,
+    true_ratios: Mapping[tuple[str, str], float] | None = None,
 ) -> Summary:
     """Run a world.
 
@@ -108,6 +110,8 @@ def simulate(
         progress: called about once a simulated second.
         summary: to count in, for who wants to look while it runs or after it failed.
         receipts: takes the receipt of each query that came to the gateway, as it is answered.
+        true_ratios: what batches really take over what was measured, by variant id and device
+            class, where it is not as the world says.
 
     Raises:
         InvalidInputError: the world, a table or a trace of it does not fit; or a policy hangs.
@@ -117,6 +121,8 @@ def simulate(
     world = file.world
     seed = world.seed if seed is None else seed
     fleet = build_fleet(file, home)
+    if true_ratios:
+        fleet = replace(fleet, true_ratios={**fleet.true_ratios, **true_ratios})
     counted = summary if summary is not None else Summary(seed, world.name)
 
     if log is not None:

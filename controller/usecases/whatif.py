@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -54,6 +55,9 @@ class Figure:
     high: float | None
 
 
+Ratios = Mapping[tuple[str, str], float]
+"""What batches really take over what they take in the simulator, by variant and device class."""
+
 Figures = Mapping[str, Figure]
 """By ``value``, ``attainment``, ``accuracy`` and ``cost_usd``: see ``off_policy.FIGURES``."""
 
@@ -100,8 +104,8 @@ def whatif(
 
     The receipts are of a time with exploration (``policies.explore`` in the settings). They tell
     how each query would have done had the other policy chosen for it alone. A world adds how all
-    would have done: the simulator, in runs of both policies, tells what decisions do to each other,
-    and the receipts tell how far it is off.
+    would have done: the simulator, in runs of both policies, tells what decisions do to each other.
+    Its latencies are corrected by those of the receipts first.
 
     Args:
         policies: selection policies, by name or with their settings: ``{"policy": ..., ...}``.
@@ -142,7 +146,9 @@ def whatif(
     alone = [estimate(other, doubly_robust=True) for other in others]
     in_full: list[Figures | None] = [None] * len(others)
     if file is not None:
-        simulated = _simulate(file, policies, builders, runs, home_folder(home), on_progress)
+        simulated = _simulate(
+            file, receipts, policies, builders, runs, home_folder(home), on_progress
+        )
         in_full = [_in_full(own, *each) for own, each in zip(alone, simulated, strict=True)]
     observed = dict(zip(FIGURES, observe(decisions).tolist(), strict=True))
     explored = sum(each.explored for each in decisions)
@@ -170,19 +176,27 @@ def with_policy(file: WorldFile, policy: PolicySpecification, explore: float) ->
 
 
 def simulated_receipts(
-    file: WorldFile, *, seed: int | None = None, home: Path | None = None
+    file: WorldFile,
+    *,
+    seed: int | None = None,
+    home: Path | None = None,
+    ratios: Ratios | None = None,
 ) -> list[dict[str, Any]]:
     """The receipts of all queries of a simulated run."""
     kept: list[Receipt] = []
-    simulate(file, seed=seed, home=home, receipts=kept)
+    simulate(file, seed=seed, home=home, receipts=kept, true_ratios=ratios)
     return [receipt_document("simulated", each, 0.0, 0.0) for each in kept]
 
 
 def true_figures(
-    file: WorldFile, *, seed: int | None = None, home: Path | None = None
+    file: WorldFile,
+    *,
+    seed: int | None = None,
+    home: Path | None = None,
+    ratios: Ratios | None = None,
 ) -> FloatArray:
     """What comes of a simulated run; see ``off_policy.FIGURES``."""
-    total = simulate(file, seed=seed, home=home).total
+    total = simulate(file, seed=seed, home=home, true_ratios=ratios).total
     each = max(total.queries, 1)
     return np.array((
         total.value / each, total.good / each, total.accuracy / max(total.answered, 1),
@@ -190,26 +204,68 @@ def true_figures(
     ))  # fmt: skip
 
 
+def find_ratios(
+    real: Sequence[Mapping[str, Any]], simulated: Sequence[Mapping[str, Any]]
+) -> Ratios:
+    """How much longer batches took than simulated ones of as many items: the medians' ratio."""
+    found, other = _batch_logs(real), _batch_logs(simulated)
+    logs: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for (variant_id, device_class, items), took in found.items():
+        if theirs := other.get((variant_id, device_class, items)):
+            log = _median(took) - _median(theirs)
+            logs[variant_id, device_class].append((log, min(len(took), len(theirs))))
+    return {
+        placement: math.exp(sum(log * n for log, n in each) / sum(n for _, n in each))
+        for placement, each in logs.items()
+    }
+
+
+_Logs = dict[tuple[str, str, int], list[tuple[float, float]]]
+
+
+def _batch_logs(receipts: Sequence[Mapping[str, Any]]) -> _Logs:
+    """Logarithms of the times of batches, by variant, device class and items, with weights."""
+    logs: _Logs = defaultdict(list)
+    for each in receipts:
+        if each["outcome"].startswith("served"):
+            took_ms = each["observed_latency_ms"] - each["waited_ms"]
+            key = each["variant"], each["device_class"], each["batch_items"]
+            weight = 1.0 if each.get("weight") is None else each["weight"]
+            logs[key].append((math.log(max(took_ms, 1e-3)), weight))
+    return logs
+
+
+def _median(logs: Sequence[tuple[float, float]]) -> float:
+    values, weights = np.array(sorted(logs)).T
+    cumulated = np.cumsum(weights)
+    return float(values[np.searchsorted(cumulated, 0.5 * cumulated[-1])])
+
+
 def _simulate(
     file: WorldFile,
+    receipts: Sequence[Mapping[str, Any]],
     policies: Sequence[PolicySpecification],
     builders: Sequence[Callable[[], SelectionPolicy]],
     runs: int,
     home: Path,
     on_progress: Progress,
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """For each policy, its receipts-only estimate and what came of it, a row a run."""
+    """For each policy, its receipts-only estimate and what came of it, a row a run.
+
+    Batches take as long as the receipts have it.
+    """
+    ratios = find_ratios(receipts, simulated_receipts(file, home=home))
     alone: list[list[FloatArray]] = [[] for _ in policies]
     in_full: list[list[FloatArray]] = [[] for _ in policies]
     for number in range(runs):
         on_progress(Step("simulating, runs", number, runs, file.world.name))
         seed = file.world.seed + 1 + number
-        decisions = read_decisions(simulated_receipts(file, seed=seed, home=home))
+        decisions = read_decisions(simulated_receipts(file, seed=seed, home=home, ratios=ratios))
         for place, policy in enumerate(policies):
             other = ask_other(builders[place], decisions)
             alone[place].append(estimate(other, doubly_robust=True).figures)
             changed = with_policy(file, policy, 0.0)
-            in_full[place].append(true_figures(changed, seed=seed, home=home))
+            in_full[place].append(true_figures(changed, seed=seed, home=home, ratios=ratios))
     return [(np.array(one), np.array(all_)) for one, all_ in zip(alone, in_full, strict=True)]
 
 

@@ -12,6 +12,7 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.history.off_policy import FIGURES
 from modelless.controller.usecases.simulating import read_world
 from modelless.controller.usecases.whatif import (
+    find_ratios,
     simulated_receipts,
     true_figures,
     whatif,
@@ -83,6 +84,24 @@ def test_a_world_tells_what_decisions_do_to_each_other(world: Path) -> None:
     assert found.doubly_robust["accuracy"].low > truth["accuracy"] + 1.0
     for name in FIGURES:
         assert found.in_full[name].low <= truth[name] <= found.in_full[name].high, name
+
+
+def test_batches_of_the_world_take_as_long_as_in_the_receipts(world: Path) -> None:
+    document = yaml.safe_load(world.read_text())
+    points = [{"device": "cpu-1", "batch": batch, "p50_ms": 8 + 4 * batch} for batch in (1, 8)]
+    variants = [
+        {"model": name, "accuracy": accuracy, "points": points}
+        for name, accuracy in (("one", 70), ("other", 80))
+    ]
+    document["tasks"][0]["variants"] = {"kind": "written", "variants": variants}
+    profiled = simulated_receipts(read_world(document), seed=1)
+    variants[1]["true_ratios"] = {"cpu-1": 2.0}
+    real = simulated_receipts(read_world(document), seed=2)
+    ratios = find_ratios(real, profiled)
+    assert ratios["vision/other/v@1", "cpu-1"] == pytest.approx(2.0, rel=0.1)
+    assert ratios["vision/one/v@1", "cpu-1"] == pytest.approx(1.0, rel=0.1)
+    again = simulated_receipts(read_world(document), seed=3, ratios={})
+    assert find_ratios(again, real)["vision/other/v@1", "cpu-1"] == pytest.approx(1.0, rel=0.1)
 
 
 def test_what_does_not_fit_is_said(run: Run, world: Path, tmp_path: Path) -> None:
