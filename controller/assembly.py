@@ -15,6 +15,7 @@ from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.discovery import build_policy
@@ -45,12 +46,15 @@ def build_dispatcher(
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
     """
-    limits = settings.limits
+    limits, share = settings.limits, settings.policies.explore
     return Dispatcher(
         ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
         build_policy(SelectionPolicy, settings.policies.selection),
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
+        exploration=Exploration(share, np.random.default_rng((settings.seed, 1)))
+        if share
+        else None,
     )
 
 

@@ -208,6 +208,13 @@ class PolicySettings(_Section):
         "miss-cost", description="ranks instances for eviction when memory is short"
     )
     forecast: PolicySpecification = Field("last-value", description="predicts demand")
+    explore: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="share of the queries whose placement is drawn at random among those that meet "
+        "their limits; with it, `modelless whatif` estimates how other policies would have done",
+    )
 
 
 class ResidencySettings(_Section):

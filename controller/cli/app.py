@@ -23,6 +23,7 @@ from modelless.controller.cli import (
     simulating,
     validating,
     versions,
+    whatif,
 )
 from modelless.controller.cli.failures import ReportingGroup
 
@@ -128,7 +129,7 @@ for _command in (
         cluster.up,
     ),
     *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
-    *(decisions.receipts,),
+    *(decisions.receipts, whatif.whatif),
     *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

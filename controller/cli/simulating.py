@@ -51,6 +51,10 @@ def simulate(
             "into FILE.control.parquet or .csv in the same folder.",
         ),
     ] = None,
+    receipts: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="The receipts of all queries into FILE.parquet, at the end."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate a world with the dispatcher, planner and policies that serve, on a virtual clock.
@@ -65,7 +69,9 @@ def simulate(
     from modelless.controller.usecases.simulating import simulate as run
 
     with show_progress() as progress, others_print_to_stderr():
-        figures = run(world, seed=seed, log=log, home=ctx.obj, on_progress=progress)
+        figures = run(
+            world, seed=seed, log=log, receipts=receipts, home=ctx.obj, on_progress=progress
+        )
     if as_json:
         emit(figures)
         return

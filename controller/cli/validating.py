@@ -17,7 +17,6 @@ from modelless.controller.cli.screen import (
     show_progress,
     show_table,
 )
-from modelless.controller.usecases.home import variant_fields
 
 if TYPE_CHECKING:
     from modelless.variants.metrics.paired import PairedDifference
@@ -81,6 +80,8 @@ def validate(
             raise InvalidInputError.of("--feedback with", ", ".join(given), "--task and --json")
         taken = take_feedback(scope or str(task), every_version=task is not None, home=ctx.obj)
         if as_json:
+            from modelless.controller.usecases.home import variant_fields
+
             emit({"variants": [variant_fields(variant) for variant in taken]})
             return
         show_table(

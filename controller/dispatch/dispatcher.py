@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.counters import DispatchCounters, Kind
+from modelless.controller.dispatch.exploration import Exploration, FirstChoice
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
@@ -63,7 +64,7 @@ from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Choice, Defer, QueryView, Reject, Run
+from modelless.policies.views import Bind, Choice, Defer, QueryView, Reject, Run
 
 
 class Dispatcher:
@@ -71,6 +72,7 @@ class Dispatcher:
 
     Args:
         instances: the ready instances; only the dispatcher changes them.
+        exploration: draws the placements of some queries; None: of none.
     """
 
     def __init__(
@@ -81,12 +83,14 @@ class Dispatcher:
         limits: DispatchLimits | None = None,
         receipts: RecentReceipts | None = None,
         explain: Explain = refusal_message,
+        exploration: Exploration | None = None,
     ) -> None:
         self.instances = instances
         self.selection = selection
         self.limits = limits or DispatchLimits()
         self.receipts = receipts if receipts is not None else RecentReceipts()
         self._rng = rng
+        self._exploration = exploration
         self._open = OpenQueries(self.receipts, self.limits.max_batch, explain)
         self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingQueries(self._tenants)
@@ -351,10 +355,12 @@ class Dispatcher:
     def _choose(self, receipt: Receipt, now_s: float, *, late: bool) -> list[DispatchEffect]:
         """Ask the policy about a query that does not wait; after this, it waits or is refused."""
         query = receipt.standing or receipt.query
-        if (
-            receipt.candidates is not None and query.deadline_s <= now_s
-        ):  # this is not the first choice
-            return self._refuse_or_delay([query], Reason.DEADLINE_PASSED, now_s)
+        if receipt.candidates is not None:  # this is not the first choice
+            if query.deadline_s <= now_s:
+                return self._refuse_or_delay([query], Reason.DEADLINE_PASSED, now_s)
+            first = receipt.first_choice
+            if first is not None and first.explored and query.scope == first.variant_id:
+                receipt.standing = query = query._replace(scope=receipt.query.scope)
         is_served = self.instances.is_served_accurately(query.scope, query.min_accuracy_percent)
         if not is_served and not self.instances.is_served(own_of(query.scope)):
             base = base_of(query.scope)
@@ -383,6 +389,9 @@ class Dispatcher:
             choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refusals.refuse_after_failure(choice, now_s)
+        exploration = None if is_offline(query) else self._exploration
+        if exploration is not None and receipt.first_choice is None:
+            query, choice = self._explore(exploration, receipt, query, choice, now_s)
         if isinstance(choice, Reject):
             if choice.reason is Reason.TOO_SLOW:
                 self.instances.cost_model.doubt()
@@ -396,6 +405,33 @@ class Dispatcher:
         else:
             self._workers.bind_query(receipt, query, int(choice.row), now_s)
         return []
+
+    def _explore(
+        self,
+        exploration: Exploration,
+        receipt: Receipt,
+        query: QueryView,
+        choice: Choice,
+        now_s: float,
+    ) -> tuple[QueryView, Choice]:
+        """Return the query and what is chosen for it, which is drawn for some queries."""
+        assert receipt.candidates is not None  # noqa: S101  (the policy chose from them)
+        first = receipt.first_choice = exploration.draw(query, receipt.candidates, choice)
+        if first.row is None:
+            return query, choice
+        if isinstance(choice, Bind):
+            return query, Bind(first.row, Reason.AT_RANDOM)
+        narrow = query._replace(scope=first.variant_id)
+        candidates = self.instances.candidates(
+            narrow.scope, narrow.items, now_s, rank(narrow), narrow.size
+        )
+        told = ask_on_query(self.selection, narrow, candidates, self._rng, late=False)
+        if not isinstance(told, Defer):  # the policy would not wait for this variant
+            own = 1.0 - exploration.share
+            receipt.first_choice = FirstChoice(first.candidates, "", "", own)
+            return query, choice
+        receipt.standing = narrow
+        return narrow, Defer(Reason.AT_RANDOM)
 
     def _rechoose(self, queries: Iterable[QueryView], now_s: float) -> list[DispatchEffect]:
         """Choose anew for queries whose worker or variant is gone, whether they wait or not."""

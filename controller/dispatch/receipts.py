@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from modelless.controller.dispatch.exploration import FirstChoice
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import Candidates, QueryView
 
@@ -39,6 +40,7 @@ class Receipt:
         outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or
             ``cancelled``.
         standing: the query as it waits, if that differs: demoted, or with a later deadline.
+        first_choice: what was chosen at first; None if no query is explored.
     """
 
     query: QueryView
@@ -59,6 +61,7 @@ class Receipt:
     rebinds: int = 0
     outcome: str = "waiting"
     standing: QueryView | None = None
+    first_choice: FirstChoice | None = None
 
     def start(
         self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
@@ -136,8 +139,14 @@ class Receipt:
             out["trace_id"] = query.traceparent.split("-")[1]
         if self.problem:
             out["problem"] = self.problem
-        if self.candidates is not None:
-            out["candidates"] = explain_candidates(query, self.candidates, self.chosen_row)
+        shown, row, first = self.candidates, self.chosen_row, self.first_choice
+        if first is not None:
+            out["first_choice"] = first.explain(query)
+            if shown is not first.candidates:
+                shown = first.candidates
+                row = shown.row_of(self.variant_id, self.device_class)
+        if shown is not None:
+            out["candidates"] = explain_candidates(query, shown, row)
         return out
 
     def explain_choice(self, most: int = 16) -> dict[str, Any]:

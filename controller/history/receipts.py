@@ -36,14 +36,18 @@ def receipts_folder(home: Path) -> Path:
     return home / "run" / "receipts"
 
 
-def receipt_document(gateway_id: str, receipt: Receipt, now_s: float) -> dict[str, Any]:
+def receipt_document(
+    gateway_id: str, receipt: Receipt, now_s: float, time_s: float | None = None
+) -> dict[str, Any]:
     """The receipt as plain JSON, with its id and the time of day.
 
     Args:
         receipt: of a query that is over, or not yet.
         now_s: on the driver's clock, to tell how long ago the query came in.
+        time_s: the time of day at ``now_s``, seconds since 1970; default: now.
     """
-    arrived_s = time.time() - (now_s - receipt.query.arrival_s)
+    time_s = time.time() if time_s is None else time_s
+    arrived_s = time_s - (now_s - receipt.query.arrival_s)
     return {
         "receipt_id": f"{gateway_id}-{receipt.query.query_id}",
         "gateway": gateway_id,

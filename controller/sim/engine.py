@@ -11,6 +11,7 @@ from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
@@ -101,12 +102,12 @@ class Engine:
     def __init__(
         self, world: World, fleet: Fleet, asked: Iterator[Asked], seed: int, recorder: Recorder
     ) -> None:
-        limits = world.limits
+        limits, share = world.limits, world.policies.explore
         self._world = world
         self._source = asked
         self._recorder = recorder
         self._events = Events()
-        self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
+        self._receipts = ClosedReceipts(keeps_served=recorder.needs_receipts)
         self._dispatcher = Dispatcher(
             ReadyInstances(
                 fleet.variants,
@@ -123,6 +124,7 @@ class Engine:
             DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
             self._receipts,
             _no_message,
+            Exploration(share, stream(seed, "exploration")) if share else None,
         )
         self._cluster = SimulatedCluster(world, fleet, seed, self._events, recorder, self)
         planner = _planner(world, self._cluster.pools)
@@ -250,7 +252,7 @@ class Engine:
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
         asked = self._asked.pop(query_id)
-        receipt = self._receipts.take(query_id) if self._recorder.has_log else None
+        receipt = self._take_receipt(query_id) if self._recorder.needs_receipts else None
         client = asked.client
         self._recorder.answer(
             query_id,
@@ -264,7 +266,7 @@ class Engine:
     def _refuse(self, effect: Refuse) -> None:
         query_id = effect.query_id
         asked = self._asked.pop(query_id)
-        receipt = self._receipts.take(query_id)
+        receipt = self._take_receipt(query_id)
         if receipt is not None and receipt.problem:
             self._recorder.summary.complain(receipt.problem)
         self._recorder.fail(
@@ -274,6 +276,12 @@ class Engine:
             REFUSED,
             effect.reason.value,
         )
+
+    def _take_receipt(self, query_id: int) -> Receipt | None:
+        receipt = self._receipts.take(query_id)
+        if receipt is not None and self._recorder.receipts is not None:
+            self._recorder.receipts.append(receipt)
+        return receipt
 
     # -- workers ------------------------------------------------------------------------------
 

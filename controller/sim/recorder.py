@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.sim.devices import SimulatedBatch
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
@@ -21,9 +22,10 @@ class Recorder:
 
     Args:
         log: rows; None for none.
+        receipts: takes the receipt of each query that came to the gateway; None for none.
 
     Attributes:
-        has_log: whether anybody will read why a query was answered as it was.
+        needs_receipts: whether anybody will read why a query was answered as it was.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class Recorder:
         log: Log | None,
         variants: dict[str, Variant],
         device_classes: dict[str, DeviceClass],
+        receipts: list[Receipt] | None = None,
     ) -> None:
         self.summary = summary
         self._log = log
-        self.has_log = log is not None
+        self.receipts = receipts
+        self.needs_receipts = log is not None or receipts is not None
         self._accuracy = {name: variant.accuracy.percent for name, variant in variants.items()}
         self._usd_per_s = {name: kind.cost_usd(1.0) for name, kind in device_classes.items()}
         self._tallies_of: dict[tuple[str, str], tuple[Tally, ...]] = {}

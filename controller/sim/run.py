@@ -6,12 +6,14 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.sim.compare.sources import data_files
 from modelless.controller.sim.engine import Engine, Progress
 from modelless.controller.sim.log import Log, control_path
@@ -97,6 +99,8 @@ def simulate(
     home: Path | None = None,
     progress: Progress | None = None,
     summary: Summary | None = None,
+    receipts: list[Receipt] | None = None,
+    true_ratios: Mapping[tuple[str, str], float] | None = None,
 ) -> Summary:
     """Run a world.
 
@@ -105,6 +109,9 @@ def simulate(
         home: of the store, for worlds with tasks from there.
         progress: called about once a simulated second.
         summary: to count in, for who wants to look while it runs or after it failed.
+        receipts: takes the receipt of each query that came to the gateway, as it is answered.
+        true_ratios: what batches really take over what was measured, by variant id and device
+            class, where it is not as the world says.
 
     Raises:
         InvalidInputError: the world, a table or a trace of it does not fit; or a policy hangs.
@@ -114,13 +121,16 @@ def simulate(
     world = file.world
     seed = world.seed if seed is None else seed
     fleet = build_fleet(file, home)
+    if true_ratios:
+        fleet = replace(fleet, true_ratios={**fleet.true_ratios, **true_ratios})
     counted = summary if summary is not None else Summary(seed, world.name)
 
     if log is not None:
         _spare_inputs(file, log)
 
     def run(books: Log | None) -> None:
-        recorder = Recorder(counted, books, dict(fleet.variants), dict(fleet.device_classes))
+        facts = dict(fleet.variants), dict(fleet.device_classes)
+        recorder = Recorder(counted, books, *facts, receipts)
         engine = Engine(world, fleet, queries(file, seed), seed, recorder)
         if engine.clairvoyants:
             arrivals_s = arrivals_by_scope(queries(file, seed))

@@ -182,6 +182,13 @@ def list_receipts(
     return read_receipts(receipts_folder(home_folder(home)), wanted)
 
 
+def check_receipts_file(file: Path) -> tuple[Any, Any]:
+    """Return pyarrow and pyarrow.parquet, if they can write the file; raises as below."""
+    if file.suffix != ".parquet":
+        raise InvalidInputError.of("output", str(file), "a name ending in .parquet")
+    return import_pyarrow()
+
+
 def export_receipts(receipts: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write receipts into a Parquet file, a row each; ``candidates`` is a list of structures.
 
@@ -189,9 +196,7 @@ def export_receipts(receipts: Sequence[Mapping[str, Any]], file: Path) -> None:
         InvalidInputError: another ending.
         EnvironmentUnfitError: pyarrow is not installed, or the file cannot be written.
     """
-    if file.suffix != ".parquet":
-        raise InvalidInputError.of("output", str(file), "a name ending in .parquet")
-    arrow, parquet = import_pyarrow()
+    arrow, parquet = check_receipts_file(file)
     names = dict.fromkeys(name for receipt in receipts for name in receipt)
     columns = {name: arrow.array([each.get(name) for each in receipts]) for name in names}
     try:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from modelless import __version__
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.common.files import write_whole
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.history.receipts import receipt_document
 from modelless.controller.replay import replay as replaying
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.sim.compare import compare as comparing
@@ -34,6 +36,7 @@ from modelless.controller.sim.worlds.world import World as CheckedWorld
 from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
 from modelless.controller.usecases.comparison.page import render_page
 from modelless.controller.usecases.comparison.regret_page import render_regret_page
+from modelless.controller.usecases.decisions import check_receipts_file, export_receipts
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 
@@ -56,6 +59,7 @@ def simulate(
     *,
     seed: int | None = None,
     log: AnyPath | None = None,
+    receipts: AnyPath | None = None,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> dict[str, Any]:
@@ -69,6 +73,8 @@ def simulate(
         seed: of everything random; default: the world's.
         log: one row a query goes to this ``.parquet`` or ``.csv`` file, one row a control decision
             to a second file beside it. The log of an interrupted run keeps what happened.
+        receipts: the receipts of all queries go to this ``.parquet`` file at the end, as those of
+            ``modelless receipts``; the clock begins with 1970.
         home: of the store, for worlds with tasks from there; see ``home_folder``.
         on_progress: receives the progress.
 
@@ -86,6 +92,10 @@ def simulate(
     log = path_or_none(log)
     if log is not None:
         log_kind(log)
+    receipts = path_or_none(receipts)
+    if receipts is not None:
+        check_receipts_file(receipts)
+    closed: list[Receipt] | None = None if receipts is None else []
     counted = Summary(file.world.seed if seed is None else seed, file.world.name)
 
     def show(now_s: float, queries: int) -> None:
@@ -95,13 +105,19 @@ def simulate(
         on_progress(step)
 
     try:
-        run(file, seed=seed, log=log, home=home_folder(home), progress=show, summary=counted)
+        run(
+            file, seed=seed, log=log, home=home_folder(home), progress=show, summary=counted,
+            receipts=closed,
+        )  # fmt: skip
     except BaseException as error:
         if counted.total.queries:
             is_kept = log is not None and not isinstance(error, EnvironmentUnfitError)
             kept = f"; {log} holds them" if is_kept else ""
             on_progress(Note(f"stopped after {counted.total.queries} queries{kept}"))
         raise
+    if receipts is not None and closed is not None:
+        documents = [receipt_document("simulated", each, 0.0, 0.0) for each in closed]
+        export_receipts(documents, receipts)
     return {**counted.figures(), "log": None if log is None else str(log)}
 
 

@@ -191,6 +191,34 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Workers that have it loaded.",
         ),
     ),
+    "How good the answers are": (
+        Panel(
+            "Right by feedback",
+            "percentunit",
+            {
+                "{{variant}}": "sum by (variant) "
+                '(increase(modelless_feedback_items_total{verdict="right"}[1h])) '
+                "/ sum by (variant) (increase(modelless_feedback_items_total[1h]))"
+            },
+            "The share of the items with feedback that were right, over an hour.",
+        ),
+        Panel(
+            "Demoted variants",
+            "percentunit",
+            {"{{variant}}": "modelless_demoted_accuracy_ratio"},
+            "What a variant counts for while feedback shows it below its stated accuracy.",
+        ),
+        Panel(
+            "Answers from the cache",
+            "reqps",
+            {
+                "{{task}}": "sum by (task) (rate(modelless_cache_hits_total{"
+                + TASK
+                + "}[$__rate_interval]))"
+            },
+            "Served without a run, where a scope keeps its answers.",
+        ),
+    ),
     "How good the predictions are": (
         Panel(
             "Within the predicted quantile",

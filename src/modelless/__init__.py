@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import select
     from modelless.controller.usecases.simulating import compare, simulate
     from modelless.controller.usecases.validating import validate
+    from modelless.controller.usecases.whatif import whatif
     from modelless.controller.usecases.zoo import zoo_add
 
 # ONNX Runtime reads it once, as it is imported, and everything of ours is imported after this.
@@ -53,6 +54,7 @@ __all__ = [
     "status",
     "up",
     "validate",
+    "whatif",
     "zoo_add",
 ]
 
@@ -70,6 +72,7 @@ _MODULES = {
     "status": "cluster",
     "up": "cluster",
     "validate": "validating",
+    "whatif": "whatif",
     "zoo_add": "zoo",
 }
 

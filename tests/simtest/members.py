@@ -22,6 +22,7 @@ from modelless.controller.device.machine import Device
 from modelless.controller.device.messages import ResidencyChange, StartBatch, StartLoad
 from modelless.controller.dispatch import messages as dispatch
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import Complete, Execute, Refuse, WorkerReport
@@ -427,11 +428,13 @@ class Gateway(Member):
         super().__init__(*arguments)
         settings = self.cluster.settings
         self._model = fleet.make_model(learns=True) if self.cluster.setup.learns else fleet.MODEL
+        share, own_rng = settings.policies.explore, np.random.default_rng((settings.seed, 1))
         self.dispatcher = Dispatcher(
             ReadyInstances(self.knowledge.variants, fleet.CLASSES, self._model, fleet.MAX_BATCH),
             build_policy(SelectionPolicy, settings.policies.selection),
             np.random.default_rng(settings.seed),
             LIMITS,
+            exploration=Exploration(share, own_rng) if share else None,
         )
         self.arms = TrialArms(settings.seed, self.name, self.dispatcher.instances.is_served)
         self.open: dict[int, Asked] = {}

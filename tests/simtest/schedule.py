@@ -71,6 +71,7 @@ class Setup:
     profiled: float = 1.0  # memory by the profiles over what loads really take
     learns: bool = False  # gateways learn from batches how long others will take
     selection: str = "best-value"
+    explore: float = 0.0  # share of queries whose placement is drawn
     scaling: str = "fixed"
     eviction: str = "lru"
     pinned: tuple[str, ...] = ()
@@ -122,6 +123,7 @@ def settings_of(setup: Setup, offset_s: float = 0.0) -> Settings:
             "pools": [pool] if setup.max_workers else [],
             "policies": {
                 "selection": setup.selection,
+                "explore": setup.explore,
                 "scaling": scaling,
                 "eviction": setup.eviction,
             },
@@ -135,6 +137,8 @@ def draw(seed: int) -> Schedule:
     """Return the schedule of a seed."""
     rng = random.Random(f"{seed}/schedule")
     setup = _draw_setup(rng)
+    if random.Random(f"{seed}/explore").random() < 0.3:
+        setup = replace(setup, explore=0.2)
     items = _draw_load(rng, setup)
     density = rng.choice((0.1, 0.3, 0.6))
     on = [kind for kind in FAULTS if rng.random() < density]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,8 +25,10 @@ _FAR_OFF = 2.0
 
 
 def is_telling(receipt: Receipt) -> bool:
-    """Whether people may ask about it: refused, late, retried, or far from its prediction."""
+    """Whether people may ask about it: refused, late, retried, explored, or badly predicted."""
     if receipt.outcome != "served" or receipt.attempts > 1 or receipt.rebinds or receipt.problem:
+        return True
+    if receipt.first_choice is not None and receipt.first_choice.explored:
         return True
     observed_s = receipt.observed_latency_s or 0.0
     predicted_s = receipt.predicted_latency_s
@@ -46,6 +49,12 @@ def sample(receipts: Sequence[Receipt], most: int) -> list[Receipt]:
     for_telling = min(len(telling), max(round(most * _TELLING_SHARE), most - len(others)))
     chosen = _spread(telling, for_telling) + _spread(others, most - for_telling)
     return [receipts[number] for number in sorted(chosen)]
+
+
+def weigh(receipts: Sequence[Receipt], chosen: Sequence[Receipt]) -> list[float]:
+    """Return how many of the receipts each chosen one stands for; see ``sample``."""
+    whole, kept = (Counter(map(is_telling, each)) for each in (receipts, chosen))
+    return [whole[is_telling(each)] / kept[is_telling(each)] for each in chosen]
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
@@ -102,7 +111,9 @@ class ReceiptLog:
         told = {id(receipt) for receipt in chosen}
         rest = [receipt for receipt in fresh if id(receipt) not in told]
         self._unwritten = (self._unwritten + rest)[-LAST_KEPT:]
-        self._writing = asyncio.get_running_loop().create_task(self._write_aside(chosen))
+        self._writing = asyncio.get_running_loop().create_task(
+            self._write_aside(chosen, weigh(fresh, chosen))
+        )
 
     async def finish(self) -> None:
         """Wait until nothing is being written."""
@@ -114,15 +125,19 @@ class ReceiptLog:
         if not self._per_s:
             return
         fresh = receipts.newest(self._last, LAST_KEPT)
-        self._write((self._unwritten + fresh)[-LAST_KEPT:])
+        weights = [0.0] * len(self._unwritten) + [1.0] * len(fresh)  # others stand for the former
+        self._write((self._unwritten + fresh)[-LAST_KEPT:], weights[-LAST_KEPT:])
         self._unwritten = []
 
-    async def _write_aside(self, receipts: Sequence[Receipt]) -> None:
-        await asyncio.to_thread(self._write, receipts)
+    async def _write_aside(self, receipts: Sequence[Receipt], weights: Sequence[float]) -> None:
+        await asyncio.to_thread(self._write, receipts, weights)
 
-    def _write(self, receipts: Sequence[Receipt]) -> None:
+    def _write(self, receipts: Sequence[Receipt], weights: Sequence[float]) -> None:
         now_s = time.monotonic()
-        documents = (receipt_document(self._gateway_id, each, now_s) for each in receipts)
+        documents = (
+            {**receipt_document(self._gateway_id, each, now_s), "weight": weight}
+            for each, weight in zip(receipts, weights, strict=True)
+        )
         try:
             if not self._is_tidy:
                 drop_old_files(self._folder, time.time())

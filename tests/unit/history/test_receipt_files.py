@@ -23,7 +23,7 @@ from modelless.controller.history.receipts import (
     read_receipts,
     receipts_folder,
 )
-from modelless.controller.live.front.receipt_log import ReceiptLog, sample
+from modelless.controller.live.front.receipt_log import ReceiptLog, sample, weigh
 from tests.unit.dispatch.world import World, make_query
 
 
@@ -41,6 +41,7 @@ def test_a_sample_keeps_telling_ones_and_leaves_room_for_others() -> None:
     chosen = sample(served + refused, 20)
     assert ids(chosen[10:]) == list(range(100, 110))
     assert ids(chosen[:10]) == list(range(0, 100, 10))
+    assert weigh(served + refused, chosen) == [10.0] * 10 + [1.0] * 10
     flood = [closed(number, "refused") for number in range(1000)]
     chosen = sample(flood + served, 20)
     assert [receipt.outcome for receipt in chosen] == ["refused"] * 15 + ["served"] * 5
@@ -177,4 +178,5 @@ def test_a_log_writes_a_sample_and_at_the_end_the_rest(tmp_path: Path) -> None:
     assert sorted(told) == [*queries, queries[-1] + 1]
     assert told[queries[0]]["outcome"] == "served"
     assert told[queries[0]]["candidates"]
+    assert told[queries[-1] + 1]["weight"] == 1.0
     assert told[queries[-1] + 1]["reason"] == "too-slow"

@@ -358,6 +358,9 @@ def test_too_large_and_malformed_bodies_are_refused(knowledge: Knowledge, tmp_pa
         client.start_stream(lambda result, error: answers.put(error))
         client.async_stream_infer(TASK.name, [image(1, 1200)])
         assert "RESOURCE_EXHAUSTED" in str(answers.get(timeout=30).status())
+        end_s = time.monotonic() + 10.0  # the call ends after its last message
+        while proxy.front.frontend.budget.used_bytes and time.monotonic() < end_s:
+            time.sleep(0.01)
         assert proxy.front.frontend.budget.used_bytes == 0
         assert proxy.front.frontend.replies[413] == 2
         with grpc.insecure_channel(f"127.0.0.1:{proxy.clients}") as channel:

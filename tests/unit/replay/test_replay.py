@@ -47,6 +47,20 @@ def test_every_selection_policy_replays_to_identical_effects(
     assert done.effects > 250
 
 
+@pytest.mark.parametrize("selection", ["best-value", "cheapest-feasible"])
+def test_exploration_replays_to_identical_effects(selection: str, tmp_path: Path) -> None:
+    known = snapshot(policies={"selection": selection, "explore": 0.3}, seed=3)
+    record_gateway(tmp_path, known)
+    (tape,) = tapes_in(tmp_path)
+    assert replay(tape).difference is None
+    with_none = tmp_path / "none"
+    with_none.mkdir()
+    record_gateway(with_none, snapshot(policies={"selection": selection}, seed=3))
+    (other,) = tapes_in(with_none)
+    effects = [[item[2] for item in TapeReader(each).items()] for each in (tape, other)]
+    assert effects[0] != effects[1]
+
+
 @pytest.mark.parametrize("scaling", SCALING)
 def test_every_scaling_policy_replays_to_identical_effects(scaling: str, tmp_path: Path) -> None:
     record_control(tmp_path, parse_settings({"policies": {"scaling": scaling}}))
