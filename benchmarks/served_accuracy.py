@@ -13,10 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.controller.usecases.client import Client
 from modelless.controller.usecases.home import open_home
@@ -26,6 +29,7 @@ from modelless.variants.vocabulary import Variant
 from modelless.variants.zoo import MadeEntry, find_entry
 
 SEED = 1
+CONNECTIONS = 4
 
 
 def measure(
@@ -38,13 +42,17 @@ def measure(
         entry.write_items(path, min(queries, entry.items), SEED)
         items: ValidationSet = open_validation_set(path, entry.task, metric.expects)
         for variant in variants:
-            rows = []
-            for query in range(queries):
+
+            def ask(query: int, scope: str = variant.id) -> NDArray[Any]:
                 item = items.item(query % len(items))
                 inputs = {name: array[None] for name, array in item.inputs.items()}
-                reply = client.infer(variant.id, inputs, latency_ms=60_000)
+                reply = client.infer(scope, inputs, latency_ms=60_000)
                 reply.raise_for_status()
-                rows.append(metric.evidence(dict(reply.tensors), (item.expected,)))
+                evidence: NDArray[Any] = metric.evidence(dict(reply.tensors), (item.expected,))
+                return evidence
+
+            with ThreadPoolExecutor(CONNECTIONS) as pool:
+                rows = list(pool.map(ask, range(queries)))
             served, stated = score(metric, np.concatenate(rows)), variant.accuracy
             holds = (stated.low_percent or 0.0) <= served.percent <= (stated.high_percent or 100.0)
             print(

@@ -10,6 +10,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 IMPORT_ALL = """
 import importlib, sys, traceback
+import pytest
+
 failed = False
 for name in sys.argv[1:]:
     try:
@@ -21,6 +23,7 @@ sys.exit(failed)
 """
 
 
+@pytest.mark.slow
 def test_every_benchmark_can_be_imported() -> None:
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
     assert "eviction" in names

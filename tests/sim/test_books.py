@@ -114,6 +114,7 @@ HAPPENED: dict[str, Callable[[Books], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("path", SHIPPED)
 def test_the_books_of_shipped_worlds_balance(path: Path, system: str, tmp_path: Path) -> None:

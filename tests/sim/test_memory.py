@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+import pytest
+
 from modelless.controller.sim.run import simulate
 from tests.sim.worlds import world
 
@@ -15,6 +17,7 @@ LEAST_KEPT_BYTES = 128
 """A query; so much or more would be found out."""
 
 
+@pytest.mark.slow
 def test_four_times_the_queries_take_no_more_memory() -> None:
     held: list[tuple[int, int]] = []  # queries so far and bytes, once a simulated second
 

@@ -121,6 +121,7 @@ def test_every_decade_and_every_kind_comes_up() -> None:
         assert least <= share <= most, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_world_runs_from_its_file(number: int, tmp_path: Path) -> None:
     drawn = draw_world(6, number, queries=400)

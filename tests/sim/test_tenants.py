@@ -72,6 +72,7 @@ def test_whatever_the_policy(policy: str, small_ms: float) -> None:
     assert tenants["small"]["attainment"] >= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["best-value", "cheapest-feasible"])
 def test_two_that_flood_get_the_same(policy: str) -> None:
     tenants = run(policy, 2.0, 4.0, 300, 300).figures()["tenants"]

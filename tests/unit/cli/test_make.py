@@ -276,6 +276,7 @@ class TestInterrupted:
         assert len(calls) == 4  # fp16 twice
         assert check_whole(home) == {"fp32", "fp16", "int8"}
 
+    @pytest.mark.slow
     def test_killed_it_goes_on(self, run: Run, home: Path, source: Path, data: Path) -> None:
         chains = {"fp32": ["optimise"], "last": ["optimise", f"{HERE}:Dying"]}
         words = [

@@ -58,6 +58,7 @@ def test_a_session_leaves_nothing_in_the_users_home(tmp_path: Path, said: str | 
     assert run(tmp_path, 0.0, said=said) == []
 
 
+@pytest.mark.slow
 def test_a_session_speaks_to_nobody(tmp_path: Path) -> None:
     strace = shutil.which("strace")
     if strace is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from modelless.profiler.cost_model.learned.evaluation import MOST_JUDGED, plan_cases
 from modelless.profiler.cost_model.learned.features import sort_rows
 
@@ -17,6 +19,7 @@ def test_a_table_that_is_given_twice_is_unseen_all_the_same() -> None:
     assert [one.device for one in second.training] == ["a"] * 8
 
 
+@pytest.mark.slow
 def test_of_a_very_large_device_so_many_rows_are_judged_as_memory_allows() -> None:
     rows = [row("a", number, 1.0) for number in range(MOST_JUDGED + 7)] + [row("b", 0, 1.0)]
     large, small = plan_cases(rows, None, [])
