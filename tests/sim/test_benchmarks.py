@@ -12,7 +12,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 IMPORT_ALL = """
 import importlib, sys, traceback
-import pytest
 
 failed = False
 for name in sys.argv[1:]:
