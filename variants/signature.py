@@ -122,7 +122,7 @@ def check_inputs(
                     "Send them in several queries.",
                 )
         found = _clean(spec, array)
-        clean[spec.name] = found if spec.padding is None else _pad(spec, found)
+        clean[spec.name] = pad(spec, found)
     return clean, items
 
 
@@ -171,7 +171,10 @@ def _text(element: object) -> str:
     return element
 
 
-def _pad(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+def pad(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    """Items, along axis 0, whose free sizes are padded as the task's input says."""
+    if spec.padding is None:
+        return array
     widths = [
         (0, padded_size(size) - size if wanted == -1 else 0)
         for wanted, size in zip(spec.shape[1:], array.shape[1:], strict=True)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.variants.vocabulary import Task
+from modelless.variants.signature import pad
+from modelless.variants.vocabulary import Task, TensorSpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,6 +35,7 @@ class PictureInput:
         size_px: height and width; None where free.
         has_channels: whether the last axis counts channels.
         suffixes: of the files that hold one.
+        spec: of the tensor.
     """
 
     suffixes = SUFFIXES
@@ -42,6 +44,7 @@ class PictureInput:
     mode: str
     size_px: tuple[int | None, int | None]
     has_channels: bool
+    spec: TensorSpec
 
     @classmethod
     def of(cls, task: Task) -> PictureInput:
@@ -60,7 +63,7 @@ class PictureInput:
                 "Pictures are fed as bytes: put arrays of other types into an .npz file.",
             )
         height, width = (size if size > 0 else None for size in spec.shape[1:3])
-        return cls(spec.name, "L" if grey else "RGB", (height, width), len(spec.shape) == 4)
+        return cls(spec.name, "L" if grey else "RGB", (height, width), len(spec.shape) == 4, spec)
 
     def read(self, path: Path, where: str) -> NDArray[np.uint8]:
         """The picture in a file, as ``array`` gives it; of several the first.
@@ -96,6 +99,8 @@ class PictureInput:
     def array(self, picture: Image, where: str) -> NDArray[np.uint8]:
         """A Pillow picture as uint8 [height, width] or [height, width, channels].
 
+        It is padded as in service: a network may answer otherwise with padding than without.
+
         Raises:
             InvalidInputError: it has too many pixels, or is not of the input's size.
         """
@@ -111,7 +116,9 @@ class PictureInput:
                     "Resize the pictures as the model was trained.",
                 )
         pixels = np.asarray(picture.convert(self.mode), dtype=np.uint8)
-        return pixels[..., None] if self.has_channels and pixels.ndim == 2 else pixels
+        item = pixels[..., None] if self.has_channels and pixels.ndim == 2 else pixels
+        padded: NDArray[np.uint8] = pad(self.spec, item[None])[0]
+        return padded
 
 
 def _pillow() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.signature import check_inputs
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.expected import Boxes, Expects
 from modelless.variants.validation.pictures import PictureInput
@@ -76,6 +78,16 @@ def test_a_folder_of_pictures(folder: Path) -> None:
         for pixels, expected in zip(batch.inputs["image"], batch.expected, strict=True):
             assert pixels.shape == (4, 4, 3)
             assert tuple(pixels[0, 0]) == COLOURS[LABELS[expected]]
+
+
+def test_pictures_are_padded_as_in_service(tmp_path: Path) -> None:
+    padded = replace(PICTURES, inputs=(replace(PICTURES.inputs[0], padding=127),))
+    picture(tmp_path / "set" / "red" / "0.png", COLOURS["red"], size=(18, 4))
+    pixels = opened(tmp_path / "set", padded).item(0).inputs["image"]
+    served, _ = check_inputs(padded, {"image": pixels[None, :, :18]})
+    assert np.array_equal(served["image"][0], pixels)
+    assert pixels.shape == (4, 20, 3)
+    assert (pixels[:, 18:] == 127).all()
 
 
 def test_items_are_given_in_the_order_asked_for_and_shapes_are_parted(folder: Path) -> None:
