@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.config import RecordSettings
 from modelless.controller.device import messages
 from modelless.controller.device.load_backoff import is_load_stuck
@@ -265,14 +266,22 @@ class LocalDevice:
         inputs = self._tasks[variant.task].inputs
         side_px = variant.resolution_px or FREE_AXIS
         sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in inputs}
-        return find_runtime(variant.engine).load(
+        load = partial(
+            find_runtime(variant.engine).load,
             variant,
             self._fetch(variant.artifact_sha256),
             threads=threads,
-            warm_up=warm_up_inputs(
-                lambda items: sample_inputs(inputs, items, free_axes=sizes), self._max_batch
-            ),
         )
+        warm_up = warm_up_inputs(
+            lambda items: sample_inputs(inputs, items, free_axes=sizes), self._max_batch
+        )
+        try:
+            return load(warm_up=warm_up)
+        except (EnvironmentUnfitError, InvalidInputError):
+            if not any(sizes.values()):
+                raise
+            logger.info("%s is not warmed up: it takes other sizes than %s", variant.id, sizes)
+            return load()
 
     def _end_load(self, effect: messages.StartLoad, loaded: LoadResult) -> None:
         if isinstance(loaded, Exception):

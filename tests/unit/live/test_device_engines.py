@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.device import load_backoff
@@ -23,12 +24,20 @@ from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
-from modelless.variants.vocabulary import DeviceClass, Engine, Variant
+from modelless.variants.vocabulary import DeviceClass, Engine, TensorSpec, Variant
 from tests.builders import TASK, expected_scores, need, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 IMAGES = np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
 WAIT_S = 30.0
+WINDOWS = """
+<ir_version: 8, opset_import: ["": 17]>
+windows (float[N, S] audio) => (float[N, W] level) {
+    shape = Constant <value_ints = [0, -1, 512]> ()
+    parts = Reshape (audio, shape)
+    level = ReduceMean <axes = [2], keepdims = 0> (parts)
+}
+"""
 BATCH_IDS = itertools.count()
 
 
@@ -95,6 +104,28 @@ def test_both_answer_alike_side_by_side(tmp_path: Path) -> None:
         unload(device, variants[0].id)
         assert device.report().variant_ids == (variants[1].id,)
         assert len(await run(device, variants[1].id)) == 2
+        device.close()
+
+    asyncio.run(serve())
+
+
+def test_what_takes_other_sizes_than_the_usual_side_is_loaded(tmp_path: Path) -> None:
+    """Windows of 512 samples do not divide a warm-up item of 224."""
+    data = parser.parse_model(WINDOWS).SerializeToString()
+    path = tmp_path / hashlib.sha256(data).hexdigest()
+    path.write_bytes(data)
+    inputs = (TensorSpec("audio", "FP32", (-1, -1)),)
+    task = dataclasses.replace(
+        TASK, inputs=inputs, outputs=(TensorSpec("level", "FP32", (-1, -1)),)
+    )
+    windows = dataclasses.replace(variant_of(data, "windows"), engine=Engine.ONNXRUNTIME_CPU)
+
+    async def serve() -> None:
+        changed = asyncio.Event()
+        device = LocalDevice("w", CPU, 1 << 30, lambda _: path, {task.name: task}, changed.set)
+        load(device, windows)
+        await asyncio.wait_for(changed.wait(), WAIT_S)
+        assert device.report().variant_ids == (windows.id,), device.failed_loads
         device.close()
 
     asyncio.run(serve())
