@@ -131,7 +131,7 @@ def count(tally: Tally, rows: list[Row], latency_ms: float) -> None:
 
 
 def problems_of(home: Path, output: Path, items: np.ndarray) -> list[str]:
-    """What is wrong with the output; empty if nothing is."""
+    """Returns the faults of the output; empty if there are none."""
     files = sorted(output.glob("part-*.parquet"))
     problems = []
     rows = np.concatenate([parquet.read_table(file, columns=["row"])["row"] for file in files])

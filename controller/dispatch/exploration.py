@@ -17,7 +17,7 @@ from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
 
 
 class FirstChoice(NamedTuple):
-    """What was chosen for a query when the policy was first asked, and how probable that was.
+    """The first choice for a query, and how probable it was.
 
     Attributes:
         candidates: what there was to choose from.

@@ -1,4 +1,4 @@
-"""What is known from feedback, in a file of the home: it outlives the control process."""
+"""Keeps the feedback so far in a file of the home, so that it outlives the control process."""
 
 from __future__ import annotations
 

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.parquet import import_pyarrow
 
 QUERY_COLUMNS: dict[str, type] = {
     "query_id": int,
@@ -65,7 +66,7 @@ _CHUNK = 20_000
 Row = tuple[Any, ...]
 
 
-class _TableLog:
+class _TableLog(ABC):
     """Writes rows in chunks: a value, or None, a column. What was written is whole, however the
     run ended."""
 
@@ -91,11 +92,13 @@ class _TableLog:
             self._write(self._rows)
         self._rows.clear()
 
+    @abstractmethod
     def _write(self, rows: Sequence[Row]) -> None:
-        raise NotImplementedError
+        """Write a chunk."""
 
+    @abstractmethod
     def _end(self) -> None:
-        raise NotImplementedError
+        """Close the file."""
 
 
 class CsvLog(_TableLog):
@@ -193,13 +196,3 @@ def log_kind(path: Path) -> type[CsvLog] | type[ParquetLog]:
         import_pyarrow()
         return ParquetLog
     raise InvalidInputError.of("log", str(path), "a name ending in .parquet or .csv")
-
-
-def import_pyarrow() -> tuple[Any, Any]:
-    """Return pyarrow and pyarrow.parquet; EnvironmentUnfitError if they are not installed."""
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise EnvironmentUnfitError(
-            "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'"
-        ) from None

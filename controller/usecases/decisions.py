@@ -18,6 +18,7 @@ from modelless.common.errors import (
     NotFoundError,
     StoreError,
 )
+from modelless.common.parquet import import_pyarrow
 from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import (
     WantedReceipts,
@@ -28,7 +29,6 @@ from modelless.controller.history.receipts import (
 )
 from modelless.controller.history.why import context_of
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET, OPERATORS_HEADER
-from modelless.controller.sim.log import import_pyarrow
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 

@@ -30,7 +30,7 @@ from modelless.common.errors import (
 )
 from modelless.common.files import write_whole
 from modelless.common.locks import held
-from modelless.controller.sim.log import import_pyarrow
+from modelless.common.parquet import import_pyarrow
 from modelless.controller.usecases.client import (
     AsyncClient,
     Client,
@@ -305,7 +305,8 @@ class _Run:
             pause_s = min(2.0 * pause_s, _PAUSES_S[1])
 
     def _encode(self, rows: Rows, limits: SLO) -> EncodedQuery:
-        return encode_infer(self.task, rows.tensors, limits, classes=self.classes)
+        names = {"cache_control": "no-store"}  # these would push online queries' answers out
+        return encode_infer(self.task, rows.tensors, limits, classes=self.classes, names=names)
 
     def _show(self) -> None:
         now_s = time.monotonic()

@@ -6,6 +6,7 @@ that goes on reads what is missing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.sim.log import import_pyarrow
+from modelless.common.parquet import import_pyarrow
 from modelless.controller.usecases.inferring import read_tensor
 from modelless.variants.signature import dtype_of
 from modelless.variants.vocabulary import TensorSpec
@@ -50,7 +51,7 @@ class Rows:
     error: str = ""
 
 
-class Source:
+class Source(ABC):
     """The rows of a run.
 
     Attributes:
@@ -63,9 +64,9 @@ class Source:
     files: dict[str, Path]
     names: Sequence[str] | None = None
 
+    @abstractmethod
     def read(self, ranges: Ranges, most: int) -> Iterator[Rows]:
         """Yield the rows of these ranges, up to ``most`` at once."""
-        raise NotImplementedError
 
 
 def open_source(path: Path, inputs: Sequence[TensorSpec]) -> Source:

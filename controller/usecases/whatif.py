@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from modelless.common.errors import InvalidInputError
+from modelless.common.parquet import import_pyarrow
 from modelless.controller.config import PolicySpecification
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.history.off_policy import (
@@ -26,7 +27,6 @@ from modelless.controller.history.off_policy import (
     read_decisions,
 )
 from modelless.controller.history.receipts import receipt_document
-from modelless.controller.sim.log import import_pyarrow
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.controller.usecases.decisions import list_receipts

@@ -148,7 +148,7 @@ def latest_item_texts(store: Store, task: str) -> Mapping[str, Sequence[str]]:
 
 
 def _latest(store: Store, task: str, key: str) -> Any:
-    """What was noted under a key when an accuracy of the task was measured last; or None."""
+    """Return the note under a key of the task's last measured accuracy; None if there is none."""
     newest_first = (
         select(HistoryRow.details)
         .where(HistoryRow.kind.in_((REVISED, MEASURED)))

@@ -1,4 +1,4 @@
-"""What is in service, between the store and the control machine.
+"""Watches the store for what is in service, and tells the control machine.
 
 The store is asked a few times a second whether something changed, which costs two small queries. A
 change reaches every gateway and worker at once, because each has a call waiting for it (as Ray
