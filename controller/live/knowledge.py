@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modelless.common.errors import InvalidInputError, NotFoundError
@@ -22,6 +22,7 @@ from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import read_remote_classes
 from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.item_shapes import ItemShape, read_shape
 from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
 from modelless.variants.registry.catalog import Catalog
@@ -42,6 +43,7 @@ class Knowledge:
         fingerprints: of the machine under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local file, whose digest is checked by its loader.
         worker_classes: names of the device classes that the cluster's workers may be of.
+        item_shapes: of a usual item by the variant's id, where profiles were made of some shape.
     """
 
     catalog: Catalog
@@ -51,6 +53,7 @@ class Knowledge:
     fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]
     worker_classes: frozenset[str]
+    item_shapes: Mapping[str, ItemShape] = field(default_factory=dict)
 
     @property
     def served(self) -> dict[str, int]:
@@ -70,7 +73,7 @@ class Knowledge:
     def grown_by(self, newer: Knowledge, service: Service) -> Knowledge:
         """The same, with what a newer one has of what is in service; device classes stay."""
         catalog = self.catalog.grown_by(newer.catalog, service.lines.keys() - service.retired)
-        return replace(self, catalog=catalog, cost_model=newer.cost_model, fetch=newer.fetch)
+        return replace(newer, catalog=catalog, device_classes=self.device_classes)
 
     def served_by(self, service: Service) -> Knowledge:
         """The same for new queries: with the versions in service, and nothing that was retired."""
@@ -163,8 +166,16 @@ def read_knowledge(home: Path, settings: Settings, *, anew: bool = False) -> Kno
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)
     classes = {name: settings.priced(known) for name, known in classes.items()}
+    shapes = {each.variant_id: each.shape for each in measured if each.shape and each.is_typical}
     return Knowledge(
-        catalog, classes, cost_model, cost_inputs, fingerprints, fetch, settings.device_classes
+        catalog,
+        classes,
+        cost_model,
+        cost_inputs,
+        fingerprints,
+        fetch,
+        settings.device_classes,
+        {variant_id: read_shape(shape) for variant_id, shape in shapes.items()},
     )
 
 

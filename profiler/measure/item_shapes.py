@@ -12,7 +12,7 @@ from modelless.variants.vocabulary import TensorSpec
 ItemShape = Mapping[str, tuple[int, ...]]
 """The shape of an item by input, without the axis that counts items."""
 
-_PART = re.compile(r"=(\d+(?:x\d+)*)(?:, |$)")
+_PART = re.compile(r"(.+?)=(\d+(?:x\d+)*)(?:, |$)")
 
 
 def has_free_axes(specs: Sequence[TensorSpec]) -> bool:
@@ -27,14 +27,20 @@ def write_shape(shape: ItemShape) -> str:
     )
 
 
+def read_shape(written: str) -> ItemShape:
+    """The shape that ``write_shape`` wrote; an input without axes has one of size 1."""
+    return {name: tuple(map(int, sizes.split("x"))) for name, sizes in _PART.findall(written)}
+
+
 def count_elements(written: str) -> int:
     """The numbers in an item of a shape as ``write_shape`` writes it; 0 if nothing is written."""
-    return sum(math.prod(map(int, sizes.split("x"))) for sizes in _PART.findall(written))
+    return sum(map(math.prod, read_shape(written).values()))
 
 
 def free_sizes(specs: Sequence[TensorSpec], shape: ItemShape) -> dict[str, tuple[int, ...]]:
     """The sizes of the free axes by input, as ``sample_inputs`` takes them."""
-    pairs = {spec.name: zip(shape[spec.name], spec.shape[1:], strict=True) for spec in specs}
+    free = [spec for spec in specs if has_free_axes([spec])]
+    pairs = {spec.name: zip(shape[spec.name], spec.shape[1:], strict=True) for spec in free}
     return {
         name: tuple(size for size, wanted in sizes if wanted < 0) for name, sizes in pairs.items()
     }

@@ -392,6 +392,7 @@ class Gateway:
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
             lambda variant_id: self._knowledge.load_s(device_class.name, variant_id),
+            lambda variant_id: self._knowledge.item_shapes.get(variant_id),
             self._settings.limits.max_batch,
             record=self._settings.record,
         )

@@ -17,7 +17,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.config import RecordSettings
 from modelless.controller.device import messages
 from modelless.controller.device.load_backoff import is_load_stuck
@@ -37,6 +36,7 @@ from modelless.controller.live.worker.device_threads import (
 )
 from modelless.policies.views import WorkerState
 from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs, warm_up_inputs
+from modelless.profiler.measure.item_shapes import ItemShape, free_sizes
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
@@ -65,6 +65,7 @@ class LocalDevice:
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         load_s: predicts a variant's load, seconds; not finite if unknown.
+        item_shape: of a usual item of a variant, to warm up with; None if unknown.
         max_batch: most items a batch may have.
         most_waiting: batches that it accepts beside the one that runs.
         record: whether and where its events are recorded.
@@ -82,6 +83,7 @@ class LocalDevice:
         sizes: Iterable[DeviceClass] = (),
         pinned: Collection[str] = (),
         load_s: Callable[[str], float] = lambda _: math.nan,
+        item_shape: Callable[[str], ItemShape | None] = lambda _: None,
         max_batch: int = 1,
         most_waiting: float = inf,
         record: RecordSettings = NOT_RECORDED,
@@ -91,6 +93,7 @@ class LocalDevice:
         self._tasks = tasks
         self._on_change = on_change
         self._load_s = load_s
+        self._item_shape = item_shape
         self._max_batch = max_batch
         self._sizes = {size.name: size for size in (device_class, *sizes)}
         self._machine, self._tape = open_device(
@@ -264,24 +267,20 @@ class LocalDevice:
     def _load(self, variant: Variant, threads: int) -> LoadedVariant:
         """On the loader's thread."""
         inputs = self._tasks[variant.task].inputs
-        side_px = variant.resolution_px or FREE_AXIS
-        sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in inputs}
-        load = partial(
-            find_runtime(variant.engine).load,
+        shape = self._item_shape(variant.id)
+        if shape is None:
+            side_px = variant.resolution_px or FREE_AXIS
+            sizes = {spec.name: (side_px,) * spec.shape[1:].count(-1) for spec in inputs}
+        else:
+            sizes = free_sizes(inputs, shape)
+        return find_runtime(variant.engine).load(
             variant,
             self._fetch(variant.artifact_sha256),
             threads=threads,
+            warm_up=warm_up_inputs(
+                lambda items: sample_inputs(inputs, items, free_axes=sizes), self._max_batch
+            ),
         )
-        warm_up = warm_up_inputs(
-            lambda items: sample_inputs(inputs, items, free_axes=sizes), self._max_batch
-        )
-        try:
-            return load(warm_up=warm_up)
-        except (EnvironmentUnfitError, InvalidInputError):
-            if not any(sizes.values()):
-                raise
-            logger.info("%s is not warmed up: it takes other sizes than %s", variant.id, sizes)
-            return load()
 
     def _end_load(self, effect: messages.StartLoad, loaded: LoadResult) -> None:
         if isinstance(loaded, Exception):

@@ -149,6 +149,7 @@ class PoolWorker:
             sizes=[knowledge.device_class(name) for name in sizes],
             pinned=pinned,
             load_s=lambda variant_id: self._knowledge.load_s(device_class_name, variant_id),
+            item_shape=lambda variant_id: self._knowledge.item_shapes.get(variant_id),
             max_batch=max_batch,
             most_waiting=MOST_WAITING,
             record=record,

@@ -109,7 +109,7 @@ def test_both_answer_alike_side_by_side(tmp_path: Path) -> None:
     asyncio.run(serve())
 
 
-def test_what_takes_other_sizes_than_the_usual_side_is_loaded(tmp_path: Path) -> None:
+def test_it_warms_up_with_items_of_the_size_that_was_profiled(tmp_path: Path) -> None:
     """Windows of 512 samples do not divide a warm-up item of 224."""
     data = parser.parse_model(WINDOWS).SerializeToString()
     path = tmp_path / hashlib.sha256(data).hexdigest()
@@ -122,7 +122,10 @@ def test_what_takes_other_sizes_than_the_usual_side_is_loaded(tmp_path: Path) ->
 
     async def serve() -> None:
         changed = asyncio.Event()
-        device = LocalDevice("w", CPU, 1 << 30, lambda _: path, {task.name: task}, changed.set)
+        device = LocalDevice(
+            "w", CPU, 1 << 30, lambda _: path, {task.name: task}, changed.set,
+            item_shape=lambda _: {"audio": (1024,)},
+        )  # fmt: skip
         load(device, windows)
         await asyncio.wait_for(changed.wait(), WAIT_S)
         assert device.report().variant_ids == (windows.id,), device.failed_loads

@@ -36,7 +36,7 @@ def test_sizes_of_several_inputs_go_together() -> None:
     assert [each["ids"] for each in found] == [(8,), (16,)]
     assert write_shape(found[0]) == "ids=8, mask=8, scale=1"
     assert count_elements("ids=8, mask=8, scale=1") == 17
-    assert free_sizes([*TOKENS, fixed], found[0]) == {"ids": (8,), "mask": (8,), "scale": ()}
+    assert free_sizes([*TOKENS, fixed], found[0]) == {"ids": (8,), "mask": (8,)}
 
 
 def test_an_unknown_shape_has_no_elements() -> None:
