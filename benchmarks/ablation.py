@@ -32,6 +32,7 @@ from modelless.controller.sim.worlds.random_worlds import draw_world
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.selection.best_value import batches, best_value
 from modelless.policies.selection.best_value.best_value import BestValue
+from modelless.policies.selection.best_value.price import NO_PRICE
 
 WHOLE = "all"
 
@@ -40,7 +41,7 @@ _find_price, _best_batch = BestValue._find_price, batches.best_batch
 
 def _find_no_price(policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float) -> None:
     _find_price(policy, worker, pool, queues, now_s)
-    pool.price = 0.0
+    pool.prices = NO_PRICE
 
 
 def _find_price_of_arrivals(

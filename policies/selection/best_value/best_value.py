@@ -12,16 +12,17 @@ A member counts only if it is in time with probability 95 %. Its *value later* i
 worth to the next worker, in a batch of the best size at the price:
 
     later(slack) = max over variants and sizes with p95 <= slack of
-                   accuracy + miss_penalty - price x batch time / size,    0 if there is none
+                   accuracy + miss_penalty - price(slack) x batch time / size,    0 if there is none
 
 The *price* of a second of a worker's time is the dual of a linear program: maximise the value of
 what is served, subject to the device time there is (``price``). While workers have time to spare it
 is zero, and every query gets the most accurate variant that is in time. As demand grows, the price
 rises, and variants are given up in the order of accuracy lost for each second won. Beyond capacity,
 queries that are not worth the price are served only when nothing else waits. Demand is what arrives
-plus, for each query that waits, 1 / time left; so the price rises at once with a burst. Demand is
-shared out so that all pools of workers, each of one device class with the same variants, are
-equally busy.
+plus, for each query that waits, 1 / time left; so the price rises at once with a burst. A query
+that can wait pays less later: price(slack) is the price when each query that waits counts
+1 / max(time left, slack). So what can wait until a burst is over does. Demand is shared out so that
+all pools of workers, each of one device class with the same variants, are equally busy.
 
 A batch pays for its share of full batches. It pays for the rest of its time as far as others want
 the worker: by the part of its limit that its first query has waited, or by how far the queries that
@@ -56,13 +57,15 @@ from modelless.policies.selection.best_value.batches import (
 from modelless.policies.selection.best_value.fleet import Fleet, Pool
 from modelless.policies.selection.best_value.menu import Menu
 from modelless.policies.selection.best_value.price import (
+    NO_PRICE,
     Higher,
     Kind,
     Offer,
+    Prices,
     Rates,
     kind_of,
     offer_of,
-    price_of_time,
+    prices_of_time,
     share_out,
 )
 from modelless.policies.selection.feasibility import list_options, why_infeasible
@@ -88,6 +91,8 @@ _CHANCE_OF_LOSS = 0.05
 """No batch is worth this probability of losing a query of a higher priority."""
 _SHARED_OUT_EVERY_S = 0.25
 _KEPT = 4096
+_SLACK_STEP = math.sqrt(2.0)
+"""Ratio of the times left that have a price of their own."""
 _GAMBLE = -1e9
 
 
@@ -149,7 +154,7 @@ class BestValue(SelectionPolicy):
         self._ready: dict[tuple[str, int, int], _Ready] = {}
         # Caches, by what they are made of.
         self._able: dict[tuple[Menu, float, float, int], tuple[_Ready | None, _Able]] = {}
-        self._later: dict[tuple[Menu, int, int], tuple[float, Later]] = {}
+        self._later: dict[tuple[Menu, int, int, float], Later] = {}
         self._offers: dict[tuple[Kind, Menu, float], Offer] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -273,7 +278,7 @@ class BestValue(SelectionPolicy):
         limit_s = queries[0].deadline_s - queries[0].arrival_s
         waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
         terms = Terms(
-            pool.price,
+            pool.prices.now,
             max(waited, fill),
             self._miss_points,
             pool.higher.get(rank(queries[0])),
@@ -282,7 +287,7 @@ class BestValue(SelectionPolicy):
         best: Batch | None = None
         slacks = np.array(slacks_s)
         sorts = [(mask, query.items) for mask, query in zip(masks, queries, strict=True)]
-        later = self._points_later(menu, sorts, slacks - wait_s, pool.price)
+        later = self._points_later(menu, sorts, slacks - wait_s, pool.prices)
         for rows, places in _rows_by_queries(menu, masks):
             line = Line(queries, slacks, later)
             if len(places) < len(queries):
@@ -321,23 +326,23 @@ class BestValue(SelectionPolicy):
         return able
 
     def _points_later(
-        self, menu: Menu, sorts: Sequence[tuple[int, int]], slack_s: FloatArray, price: float
+        self, menu: Menu, sorts: Sequence[tuple[int, int]], slack_s: FloatArray, prices: Prices
     ) -> FloatArray:
         """Returns the points of queries, given the mask of rows and the items of each."""
         points = np.empty(len(sorts))
-        distinct = set(sorts)
-        for sort in distinct:
-            known = self._later.get((menu, *sort))
-            if known is None or known[0] != price:
+        own_prices = prices.within(slack_s).tolist()
+        places: dict[tuple[tuple[int, int], float], list[int]] = {}
+        for place, key in enumerate(zip(sorts, own_prices, strict=True)):
+            places.setdefault(key, []).append(place)
+        for (sort, price), mine in places.items():
+            known = self._later.get((menu, *sort, price))
+            if known is None:
                 if len(self._later) >= _KEPT:
                     self._later.clear()
                 mask, items = sort
-                later = Later(menu, menu.rows_of(mask), items, price, self._miss_points)
-                known = self._later[menu, mask, items] = price, later
-            if len(distinct) == 1:
-                return known[1].points(slack_s)
-            mine = np.array([each == sort for each in sorts])
-            points[mine] = known[1].points(slack_s[mine])
+                known = Later(menu, menu.rows_of(mask), items, price, self._miss_points)
+                self._later[menu, mask, items, price] = known
+            points[mine] = known.points(slack_s[mine])
         return points
 
     def _fill(
@@ -406,7 +411,7 @@ class BestValue(SelectionPolicy):
     def _find_price(
         self, worker: WorkerView, pool: Pool, queues: Sequence[QueueView], now_s: float
     ) -> None:
-        """Finds the price of the pool's time, and the queries to expect there."""
+        """Finds the prices of the pool's time, and the queries to expect there."""
         pool.priced_s = now_s
         for queue in queues:
             pool.menu(worker, queue.scope, queue.queries[0].size)
@@ -422,24 +427,30 @@ class BestValue(SelectionPolicy):
         scopes = {kind.scope for kind in here}
         # With w workers and q queues, a query waits q / w times as long as batches run.
         latency_share = pool.count / (pool.count + max(len(scopes), 1))
-        demand = dict(here)
+        waiting: dict[float, dict[Kind, float]] = {}  # by the time left, rounded down
         for queue in queues:
             every = -(-len(queue.queries) // _SAMPLED)
             for query in queue.queries[every // 2 :: every]:
                 kind = kind_of(query)
                 if kind in here:
-                    share = self._shares.get((kind, pool), 1.0)
                     left_s = max(query.deadline_s - now_s, self._reprice_s)
-                    demand[kind] += every * share / left_s
+                    counts = waiting.setdefault(_round_down(left_s), dict.fromkeys(here, 0.0))
+                    counts[kind] += every * self._shares.get((kind, pool), 1.0)
         offers = {
             kind: self._offer(kind, pool.menus[kind.scope, kind.size], latency_share)
             for kind in here
         }
-        pool.price = price_of_time(
-            [(rate, offers[kind]) for kind, rate in demand.items()],
-            self._miss_points,
-            self._utilisation * pool.count,
-        )
+        slack_s = np.array(sorted(waiting) or [self._reprice_s])
+        demands = []
+        for kind, rate in here.items():
+            due_per_s = np.full(len(slack_s), rate)
+            for left_s, counts in waiting.items():
+                due_per_s += counts[kind] / np.maximum(slack_s, left_s)
+            demands.append((due_per_s, offers[kind]))
+        pool.prices = NO_PRICE
+        if demands:
+            capacity = self._utilisation * pool.count
+            pool.prices = Prices(slack_s, prices_of_time(demands, self._miss_points, capacity))
         pool.higher = self._higher(here, offers, worker.max_batch / _CHANCE_OF_LOSS)
 
     def _share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
@@ -500,6 +511,13 @@ class BestValue(SelectionPolicy):
                     np.array(points_per_s), np.array(patience_s)
                 )
         return higher
+
+
+def _round_down(left_s: float) -> float:
+    """Returns the next lower power of the step."""
+    if left_s == math.inf:
+        return left_s
+    return float(_SLACK_STEP ** math.floor(math.log(left_s, _SLACK_STEP)))
 
 
 def _costs_at_most(

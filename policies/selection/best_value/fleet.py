@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.best_value.menu import Menu, make_menu
-from modelless.policies.selection.best_value.price import Higher
+from modelless.policies.selection.best_value.price import NO_PRICE, Higher, Prices
 from modelless.policies.views import WorkerView
 
 _FORGOTTEN_AFTER_S = 10.0
@@ -34,13 +34,13 @@ class Pool:
 
     Attributes:
         menus: the last menu by scope and size of items, of those for which menus were asked.
-        price: points that a second of a worker is worth.
-        priced_s: when the price was found.
+        prices: of a second of a worker.
+        priced_s: when the prices were found.
         higher: by rank, the queries to expect of its priority and of those above it.
     """
 
     menus: dict[tuple[str, int], Menu] = field(default_factory=dict)
-    price: float = 0.0
+    prices: Prices = NO_PRICE
     priced_s: float = -math.inf
     higher: dict[int, Higher] = field(default_factory=dict)
     _variants: frozenset[str] = frozenset()

@@ -6,7 +6,8 @@ taking for itself the variant of most value less price x time, adds up to that m
 zero while all can have their most accurate variant, and rises with demand.
 
 Demand is what arrives, and what waits: a query that waits must be served within the time that it
-has left, so it counts as 1 / time left queries a second.
+has left, so it counts as 1 / time left queries a second. A query that can wait for some time pays
+less: what waits now, and has less time left, is spread over all of that time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from modelless.policies.selection.best_value.menu import Menu
 from modelless.policies.views import FloatArray, QueryView
@@ -144,19 +146,45 @@ def offer_of(kind: Kind, menu: Menu, latency_share: float) -> Offer:
     return Offer(menu.accuracy_percent[rows][fits], item_s[fits] * kind.items, patience_s)
 
 
-def price_of_time(
-    demands: Sequence[tuple[float, Offer]], miss_points: float, capacity: float
-) -> float:
-    """Returns the highest price at which demand still fills the device time, points a second.
+class Prices(NamedTuple):
+    """The price of device time that a query pays, by how long it can wait.
+
+    Attributes:
+        slack_s: times that queries can wait, ascending, shape (h,); the first price is that of now.
+        points_per_s: the prices from each of them to the next, descending, shape (h,).
+    """
+
+    slack_s: FloatArray
+    points_per_s: FloatArray
+
+    @property
+    def now(self) -> float:
+        """The price of time now, points a second."""
+        return float(self.points_per_s[0])
+
+    def within(self, slack_s: FloatArray) -> FloatArray:
+        """Returns the prices for queries that can wait so long."""
+        places = self.slack_s.searchsorted(slack_s, side="right") - 1
+        found: FloatArray = self.points_per_s[places.clip(0)]
+        return found
+
+
+NO_PRICE = Prices(np.zeros(1), np.zeros(1))
+
+
+def prices_of_time(
+    demands: Sequence[tuple[FloatArray, Offer]], miss_points: float, capacity: float
+) -> FloatArray:
+    """Returns the highest prices at which demand still fills the device time, points a second.
 
     Args:
-        demands: queries a second, and what they are offered.
+        demands: queries a second in each of h cases, shape (h,), and what they are offered; at
+            least one.
         miss_points: accuracy points that a query not served costs, besides its own.
         capacity: workers' time there is, seconds a second.
     """
-    demands = [each for each in demands if len(each[1].accuracy_percent)]
-    if not demands:
-        return 0.0
+    rates = np.array([each for each, _ in demands], dtype=float).T
+    none = np.zeros(len(rates))
     width = max(len(offer.accuracy_percent) for _, offer in demands) + 1
     points = np.full((len(demands), width), -np.inf)
     query_s = np.zeros((len(demands), width))
@@ -165,21 +193,23 @@ def price_of_time(
         count = len(offer.query_s)
         points[row, :count] = offer.accuracy_percent + miss_points
         query_s[row, :count] = offer.query_s
-    rates = np.array([rate for rate, _ in demands])
     rows = np.arange(len(demands))
 
-    def used(price: float) -> float:
-        taken = (points - price * query_s).argmax(axis=1)
-        return float(rates @ query_s[rows, taken])
+    def is_filled(prices: FloatArray) -> npt.NDArray[np.bool_]:
+        taken = (points - prices[:, None, None] * query_s).argmax(axis=2)
+        filled: npt.NDArray[np.bool_] = (rates * query_s[rows, taken]).sum(axis=1) > capacity
+        return filled
 
-    if used(0.0) <= capacity:
-        return 0.0
+    is_scarce = is_filled(none)
+    if not is_scarce.any():
+        return none
     worth = points[query_s > 0.0] / query_s[query_s > 0.0]
-    low, high = 0.0, math.log2(float(worth.max()) + 2.0)
+    low, high = none, np.full(len(none), math.log2(float(worth.max()) + 2.0))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if used(2.0**middle) > capacity else (low, middle)
-    return float(2.0**low)
+        filled = is_filled(2.0**middle)
+        low, high = np.where(filled, middle, low), np.where(filled, high, middle)
+    return np.where(is_scarce, 2.0**low, 0.0)
 
 
 def share_out(work_s: FloatArray, workers: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from modelless.policies.selection.best_value.price import (
     Rates,
     kind_of,
     offer_of,
-    price_of_time,
+    prices_of_time,
     share_out,
 )
 from modelless.policies.views import (
@@ -474,22 +474,24 @@ def test_the_price_is_the_dual_of_the_linear_program(seed: int) -> None:
     capacity = float(rng.uniform(0.3, 4.0))
     solved = linprog(-np.array(points), A_ub=np.vstack([of_kind, used_s]), b_ub=[*rates, capacity])
     dual = -solved.ineqlin.marginals[-1]  # 0 with one seed
-    assert price_of_time(demands, miss_points, capacity) == pytest.approx(dual, rel=1e-3)
+    cases = [(np.array([0.0, rate]), offer) for rate, offer in demands]
+    prices = prices_of_time(cases, miss_points, capacity).tolist()
+    assert prices == pytest.approx([0.0, dual], rel=1e-3)
 
 
 def test_the_price_is_zero_while_all_fit_and_rises_with_demand() -> None:
     """100 a second of the better variant fill a second, and 200 of the quicker one."""
     offer = Offer(np.array([80.0, 70.0]), np.array([0.010, 0.005]), 1.0)
-    prices = [price_of_time([(rate, offer)], 0.0, 1.0) for rate in (0.0, 99.0, 150.0, 300.0)]
+    rates = np.array([0.0, 99.0, 150.0, 300.0])
+    prices = prices_of_time([(rates, offer)], 0.0, 1.0).tolist()
     assert prices == pytest.approx([0.0, 0.0, 10.0 / 0.005, 70.0 / 0.005], rel=1e-3)
-    assert price_of_time([], 0.0, 1.0) == 0.0
     nothing = Offer(np.empty(0), np.empty(0), -math.inf)
-    assert price_of_time([(1e6, nothing)], 0.0, 1.0) == 0.0
+    assert prices_of_time([(np.array([1e6]), nothing)], 0.0, 1.0).tolist() == [0.0]
     demands = offers(np.random.default_rng(3), 6)
-    rising = [
-        price_of_time([(scale * rate, offer) for rate, offer in demands], 100.0, 2.0)
-        for scale in np.geomspace(0.01, 100.0, 30)
-    ]
+    scales = np.geomspace(0.01, 100.0, 30)
+    rising = prices_of_time(
+        [(scales * rate, offer) for rate, offer in demands], 100.0, 2.0
+    ).tolist()
     assert rising == sorted(rising)
     assert rising[0] == 0.0 < rising[-1]
 
