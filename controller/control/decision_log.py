@@ -119,6 +119,11 @@ class DecisionLog:
         facts = {variant.variant_id: variant for variant in view.variants}
         pools: dict[str, int] = {}
         decided: set[_Key] = set()
+        displaced: dict[tuple[str, str], list[str]] = {}  # by worker and what it makes room for
+        for effect in effects:
+            if isinstance(effect, UnloadInstance):
+                place = effect.worker_id, effect.for_variant_id
+                displaced.setdefault(place, []).append(effect.variant_id)
         for effect in effects:
             if isinstance(effect, ScalePool):
                 pools[effect.device_class] = effect.workers
@@ -142,7 +147,7 @@ class DecisionLog:
                     continue
                 worker = self._workers[effect.worker_id]
                 if isinstance(effect, LoadInstance):
-                    entries.append(_load(view, effect, worker, facts, effects))
+                    entries.append(_load(view, effect, worker, facts, displaced))
                 else:
                     entries.append(_unload(view, effect, worker))
         self._decided = decided
@@ -174,19 +179,14 @@ def _load(
     effect: LoadInstance,
     worker: WorkerState,
     facts: Mapping[str, VariantFacts],
-    effects: Iterable[PlanEffect],
+    displaced: Mapping[tuple[str, str], list[str]],
 ) -> Entry:
     details: dict[str, Any] = {"worker": worker.worker_id, "device_class": worker.device_class}
     known = facts.get(effect.variant_id)
     if known is not None:
         details["memory_bytes"] = _finite(known.memory_bytes.get(worker.device_class))
         details["load_s"] = _finite(known.load_s.get(worker.device_class))
-    details["displaced"] = [
-        other.variant_id
-        for other in effects
-        if isinstance(other, UnloadInstance)
-        and (other.worker_id, other.for_variant_id) == (effect.worker_id, effect.variant_id)
-    ]
+    details["displaced"] = displaced.get((effect.worker_id, effect.variant_id), [])
     details["arrivals_per_s"] = _rate(view.arrivals_per_s, effect.variant_id)
     details["unmet_per_s"] = _rate(view.unmet_per_s, effect.variant_id)
     return Entry(EntryKind.LOAD, effect.variant_id, effect.reason.value, details)

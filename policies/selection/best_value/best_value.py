@@ -248,9 +248,15 @@ class BestValue(SelectionPolicy):
         masks: list[int] = []
         doubtful: list[tuple[QueryView, int]] = []
         taken: dict[tuple[int, bool], int] = {}  # enough of each sort to fill two batches
+        most_of_a_sort = 2 * menu.most
+        able_by_limits: dict[tuple[float, float, int], _Able] = {}
         looked_at = 0
         for query in first:
-            mask, least_s, sure_s = self._able_to_serve(worker, menu, query)
+            limits = query.min_accuracy_percent, query.max_cost_usd, query.items
+            able = able_by_limits.get(limits)
+            if able is None:
+                able = able_by_limits[limits] = self._able_to_serve(worker, menu, query)
+            mask, least_s, sure_s = able
             if not mask:
                 continue
             looked_at += 1
@@ -264,7 +270,7 @@ class BestValue(SelectionPolicy):
             else:
                 sort = mask, slack_s >= full_s
                 count = taken.get(sort, 0)
-                if count < 2 * menu.most:
+                if count < most_of_a_sort:
                     taken[sort] = count + 1
                     queries.append(query)
                     slacks_s.append(slack_s)
