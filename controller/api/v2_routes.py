@@ -31,6 +31,7 @@ class Endpoint(StrEnum):
     QUOTE = "quote"
     METRICS = "metrics"
     STATUS = "status"
+    CONSOLE = "console"
     RECEIPT = "receipt"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -65,6 +66,7 @@ _FIXED = {
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
     "modelless/quote": (Endpoint.QUOTE, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
+    "console": (Endpoint.CONSOLE, _GET),
     "metrics": (Endpoint.METRICS, _GET),
     "openapi.json": (Endpoint.OPENAPI, _GET),
 }

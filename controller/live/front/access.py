@@ -37,6 +37,7 @@ _SCOPES: Final = {
     Endpoint.UNLOAD: "operate",
     Endpoint.METRICS: "operate",
     Endpoint.STATUS: "operate",
+    Endpoint.CONSOLE: "operate",
 }
 """What a request needs; what is not here is open to all: whether the server lives, and its name."""
 

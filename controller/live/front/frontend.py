@@ -68,6 +68,7 @@ from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.console import render_now
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
@@ -671,6 +672,8 @@ class V2Frontend:
             raise NoSuchPathError(path)
         if endpoint is Endpoint.STATUS:
             return render_json(dict(self._status()))
+        if endpoint is Endpoint.CONSOLE:
+            return render_now(self._status())
         if endpoint is Endpoint.STATISTICS and not found.name:
             names = [(name, "1", name) for name in self._visible(self._catalog.tasks, key)]
             return metadata.model_statistics(names, self._status().get("statistics", {}))

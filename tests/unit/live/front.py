@@ -140,7 +140,14 @@ class Front:
         finally:
             writer.close()
         length = int(told.get("inference-header-content-length", len(text)))
-        return Answer(status, told, json.loads(text[:length]) if text else None)
+        return Answer(status, told, _read(told, text[:length]))
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> Any:
+    """The body of a page as text, that of any other answer as JSON; None if it is empty."""
+    if headers.get("content-type", "").startswith("text/html"):
+        return body.decode()
+    return json.loads(body) if body else None
 
 
 @asynccontextmanager

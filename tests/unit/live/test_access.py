@@ -73,6 +73,7 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", QUOTE): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
+        ("GET", "/console"): {"operator", "admin"},
         ("POST", f"/v2/repository/models/{TASK.name}/load"): {"operator", "admin"},
         ("POST", f"/v2/repository/models/{TASK.name}/mean/small/unload"): {"operator", "admin"},
     }
