@@ -100,7 +100,7 @@ _PAGE: Final = Template("""<!doctype html>
 <header><h1>$heading</h1><p class="lead">$lead</p>
 <p class="subtitle">$subtitle</p></header>
 $content
-<footer>The same as data: <a href="$data">$data</a></footer>
+<footer>The same as data: <a href="report.json">report.json</a></footer>
 </main>
 </body>
 </html>
@@ -108,21 +108,13 @@ $content
 
 
 def page(
-    content: str,
-    *,
-    title: str,
-    heading: str,
-    lead: str,
-    subtitle: str,
-    style: str = "",
-    data: str = "report.json",
+    content: str, *, title: str, heading: str, lead: str, subtitle: str, style: str = ""
 ) -> str:
     """A whole page.
 
     Args:
         content: HTML.
         style: CSS beside that of all reports.
-        data: where the same is as JSON.
     """
     return _PAGE.substitute(
         title=escape(title),
@@ -131,7 +123,6 @@ def page(
         lead=escape(lead),
         subtitle=escape(subtitle),
         content=content,
-        data=escape(data),
     )
 
 
