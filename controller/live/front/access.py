@@ -123,8 +123,8 @@ class Access:
                 ip_address(host)
         except ValueError:
             raise ForbiddenError(
-                f"Host: got {asked!r:.80}; allowed without a key: an address, a name "
-                f"without a dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send a key."
+                f"Host: got {asked!r:.80}; allowed without a key: an address, a name without a "
+                f"dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send a key."
             ) from None
 
     def slos(self, key: Key | None) -> Mapping[str, Mapping[str, Any]]:
