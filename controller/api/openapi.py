@@ -365,6 +365,9 @@ def openapi() -> Reply:
     metrics = _operation("/metrics", "For operators: metrics for Prometheus", _TEXT, 404)
     metrics["responses"]["200"]["content"] = _content(_TEXT, "text/plain")
     paths["/metrics"] = {"get": metrics}
+    console = _operation("/console", "For operators: the cluster now, as a page", _TEXT, 404)
+    console["responses"]["200"]["content"] = _content(_TEXT, "text/html")
+    paths["/console"] = {"get": console}
 
     infer = _operation("/v2/models/{name}/infer", "Inference", _ANSWER, 404, 411, 415, 422, 504)
     infer["requestBody"] = {

@@ -31,6 +31,7 @@ class Endpoint(StrEnum):
     QUOTE = "quote"
     METRICS = "metrics"
     STATUS = "status"
+    CONSOLE = "console"
     RECEIPT = "receipt"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -42,7 +43,7 @@ class Route:
 
     Attributes:
         name: of the model, slashes and all: ``imagenet``, ``imagenet/efficientnet-lite0``; of a
-            receipt its id; else "".
+            receipt its id; of the console the page; else "".
         version: as written in the path; None if it is not.
         allow: for METHOD_NOT_ALLOWED, the methods the path has.
     """
@@ -65,6 +66,7 @@ _FIXED = {
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
     "modelless/quote": (Endpoint.QUOTE, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
+    "console": (Endpoint.CONSOLE, _GET),
     "metrics": (Endpoint.METRICS, _GET),
     "openapi.json": (Endpoint.OPENAPI, _GET),
 }
@@ -77,6 +79,7 @@ _ACTIONS = {
 _REPOSITORY = "v2/repository/models/"
 _CHANGES = {"load": Endpoint.LOAD, "unload": Endpoint.UNLOAD}
 _RECEIPTS = "modelless/receipts/"
+_CONSOLE = "console/"
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
 
@@ -102,6 +105,8 @@ def _route(method: str, raw_path: bytes | str) -> Route:
         endpoint, methods = _FIXED[path]
     elif path.startswith(_RECEIPTS) and path.count("/") == 2:
         endpoint, methods, name = Endpoint.RECEIPT, _GET, path.removeprefix(_RECEIPTS)
+    elif path.startswith(_CONSOLE):
+        endpoint, methods, name = Endpoint.CONSOLE, _GET, path.removeprefix(_CONSOLE)
     elif path.startswith("v2/models/"):
         segments = path.split("/")[2:]
         endpoint, methods = _ACTIONS.get(segments[-1], (Endpoint.MODEL_METADATA, _GET))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +12,17 @@ from typing import Any, Final
 from modelless.common.errors import (
     EnvironmentUnfitError,
     InvalidInputError,
-    NotFoundError,
     StoreError,
 )
 from modelless.common.parquet import import_pyarrow
 from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import (
     WantedReceipts,
-    find_receipt,
-    gateway_of,
     read_receipts,
     receipts_folder,
 )
 from modelless.controller.history.why import context_of
-from modelless.controller.live.front.haproxy_launcher import OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.live.front.receipt_lookup import look_up_receipt
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 
@@ -36,7 +30,6 @@ MOST_ENTRIES: Final = 1000
 LISTED: Final = 20
 """Receipts in a list."""
 
-_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.5
 
 
@@ -132,14 +125,7 @@ def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -
         InvalidInputError: it is no receipt's id.
     """
     folder = home_folder(home)
-    door = folder / "run" / "doors" / f"{gateway_of(receipt_id)}.door"
-    found = _ask_gateway(door, receipt_id) or find_receipt(receipts_folder(folder), receipt_id)
-    if found is None:
-        raise NotFoundError(
-            f"no receipt {receipt_id!r} was kept: of many queries a sample is "
-            "(history.receipts_per_s), and the oldest go (history.receipts_max_bytes); "
-            "'modelless why' lists the last ones"
-        )
+    found = look_up_receipt(folder, receipt_id)
     try:
         with open_home(home) as registry:
             entries, absent = context_of(registry.store, found)
@@ -203,20 +189,3 @@ def export_receipts(receipts: Sequence[Mapping[str, Any]], file: Path) -> None:
         parquet.write_table(arrow.table(columns), file)
     except OSError as error:
         raise EnvironmentUnfitError(f"{file} cannot be written: {error}") from None
-
-
-def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:
-    """The receipt that the gateway itself holds; None if it is gone or has none."""
-    connection = http.client.HTTPConnection("localhost", timeout=_TIMEOUT_S)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(_TIMEOUT_S)
-            link.connect(str(door))
-            connection.sock = link
-            headers = {OPERATORS_HEADER: OF_SOCKET}
-            connection.request("GET", f"/modelless/receipts/{receipt_id}", headers=headers)
-            reply = connection.getresponse()
-            found = json.loads(reply.read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    return found if reply.status == 200 else None

@@ -83,6 +83,7 @@ class GatewayReplica:
             successor=successor,
             keys=KeyFollower(Path(home)),
             spans=open_spans(replica_id),
+            home=Path(home),
         )
         answer_with(self._gateway.frontend)
         self._gateway.start()

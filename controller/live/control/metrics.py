@@ -201,6 +201,23 @@ class ClusterMetrics:
             batches[variant_id] = [items + counts[-2], batch_count + more, busy_s + counts[-1]]
         return {"queries": queries, "batches": batches}
 
+    def by_task(self) -> dict[str, dict[str, float]]:
+        """Return queries by outcome since the start, and ``cost_usd``, of each task."""
+        found: dict[str, dict[str, float]] = {}
+        for (scope, outcome), queries in self._meters.ends.items():
+            row = found.setdefault(_task(scope), {})
+            row[outcome] = row.get(outcome, 0) + queries
+        for (variant_id, device_class), counts in self._meters.batches.items():
+            row = found.setdefault(_task(variant_id), {})
+            cost_usd = self._cost_usd(device_class, counts[-1])
+            row["cost_usd"] = row.get("cost_usd", 0.0) + cost_usd
+        return found
+
+    def usd_per_hour(self) -> float:
+        """Return the price of all members' devices."""
+        devices = [report.state.device_class for report in self._reports() if report.state]
+        return sum(self._cost_usd(device_class, 3600.0) for device_class in devices)
+
     def render(self) -> str:
         """The families in Prometheus' text format, version 0.0.4."""
         from prometheus_client.exposition import generate_latest

@@ -69,6 +69,17 @@ class TenantTotals:
                 )
         return found
 
+    def status(self) -> dict[str, dict[str, float]]:
+        """Return what each tenant uses now and spent today, as plain data."""
+        return {
+            name: {
+                "queries_per_s": round(use.queries, 1),
+                "open": use.open_queries,
+                "usd_today": use.cost_usd,
+            }
+            for name, use in self.of_others("").items()
+        }
+
     def write(self) -> None:
         """Keep what was spent today, if it changed."""
         spent = dict(self._spent_usd)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.api.keys import (
@@ -37,6 +39,7 @@ _SCOPES: Final = {
     Endpoint.UNLOAD: "operate",
     Endpoint.METRICS: "operate",
     Endpoint.STATUS: "operate",
+    Endpoint.CONSOLE: "operate",
 }
 """What a request needs; what is not here is open to all: whether the server lives, and its name."""
 
@@ -61,6 +64,7 @@ class Access:
         self._now = now
         self._has_one_port = settings.http.has_one_port
         self._may_be_open = is_loopback(settings.http.host) or settings.http.insecure
+        self._hosts = {"localhost", settings.http.host, settings.http.operators_host}
         self._slos = {name: slo.limits for name, slo in settings.slos.items()}
         self._own_slos = {
             name: {**self._slos, "": self._slos[tenant.slo]}
@@ -83,7 +87,10 @@ class Access:
         operator = operator_of(headers)
         ring = self._ring()
         is_open = endpoint not in (Endpoint.LOAD, Endpoint.UNLOAD) or not ring.is_needed
-        if scope is None or operator == OF_SOCKET or (scope == "operate" and operator and is_open):
+        if scope is None or operator == OF_SOCKET:
+            return None
+        if scope == "operate" and operator and is_open:
+            self._check_host(headers)
             return None
         if not ring.is_needed:
             if not self._may_be_open:
@@ -91,12 +98,34 @@ class Access:
                     "authorization: this server has no keys yet, and answers other machines only "
                     "with one. 'modelless key create' makes a key."
                 )
-            if scope == "operate" and not self._has_one_port:
-                raise NotFoundError("no such path here: operators have a port of their own")
+            if scope == "operate":
+                if not self._has_one_port:
+                    raise NotFoundError("no such path here: operators have a port of their own")
+                self._check_host(headers)
             return None
         key = ring.find(headers, self._now())
         check_scope(key, scope)
         return key
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse an operator's request without a key that names another host than this one.
+
+        Else a web site whose name is made to resolve to this machine (DNS rebinding) could read the
+        status in an operator's browser. Addresses and names without a dot are no such web site's.
+        """
+        asked = next((value.decode("latin-1") for name, value in headers if name == b"host"), None)
+        if asked is None:  # no browser
+            return
+        try:
+            host = urlsplit(f"//{asked}").hostname or ""
+            is_own = host in self._hosts or (host.isascii() and host.replace("-", "").isalnum())
+            if not is_own:
+                ip_address(host)
+        except ValueError:
+            raise ForbiddenError(
+                f"Host: got {asked!r:.80}; allowed without a key: an address, a name without a "
+                f"dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send a key."
+            ) from None
 
     def slos(self, key: Key | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the limits that a request may name; under "" those of one that names none."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
@@ -68,6 +69,8 @@ from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.console.console import Console
+from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
@@ -234,8 +237,11 @@ class V2Frontend:
         access: who may do what; None: everybody may do everything.
         pin: pins a scope or unpins it, and answers; None: nobody can.
         cache: of answers.
+        home: where the console reads the store and receipts; None: it shows neither.
+        variant_facts: returns what the console shows of each variant.
 
     Attributes:
+        console: the operators' pages.
         replies: how many replies had each HTTP status, since the gateway's last report.
         is_at_rest: whether no worker is kept just now; the first query starts one.
         is_draining: whether the process is about to end: then it is not ready, but still answers.
@@ -261,6 +267,8 @@ class V2Frontend:
         access: Access | None = None,
         pin: Callable[[str, bool, str, Respond], None] | None = None,
         cache: CacheSettings | None = None,
+        home: Path | None = None,
+        variant_facts: Callable[[], Sequence[VariantRow]] = list,
     ) -> None:
         self._set_pin = pin
         self.limits = limits
@@ -292,6 +300,15 @@ class V2Frontend:
         self._read_aside: dict[int, _ReadAside] = {}
         self._kept_answers = KeptAnswers(clock)
         self._cache = AnswerCache(cache or CacheSettings())
+        self.console = Console(
+            home,
+            status,
+            variant_facts,
+            lambda: list(self._catalog.tasks),
+            lambda body: self._quote([], body, None),
+            lambda read, go_on, respond: self._set_aside(read, go_on, respond, _Room(self.budget)),
+            self._recent,
+        )
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -326,7 +343,9 @@ class V2Frontend:
             if found.endpoint is Endpoint.RECEIPT:
                 respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
             elif found.endpoint is Endpoint.QUOTE:
-                respond(self._quote(headers, body, key))
+                respond(render_json(self._quote(headers, body, key)))
+            elif found.endpoint is Endpoint.CONSOLE:
+                return self.console.answer(found.name, path, respond)
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
@@ -580,8 +599,8 @@ class V2Frontend:
             has_default_deadline=slo.latency_ms is None,
         )
 
-    def _quote(self, headers: Headers, body: bytes | memoryview, key: Key | None) -> Reply:
-        """Say what a query would get now; to its tenant's rate, that is a query."""
+    def _quote(self, headers: Headers, body: bytes | memoryview, key: Key | None) -> dict[str, Any]:
+        """Return what a query would get now; to its tenant's rate, that is a query."""
         said = read_headers(headers, self.limits)
         asked = parse_quote(body, self.limits, said.parameters, self._access.slos(key))
         scope = self._find_served(Route(Endpoint.QUOTE, asked.task), key)
@@ -594,7 +613,7 @@ class V2Frontend:
         if asked.item_size and has_free_sizes(scope.task):
             query = query._replace(size=round_size(asked.item_size))
         quote = self._dispatcher.quote(query, now_s)
-        return render_json(quote_document(asked.task, query.deadline_s - now_s, quote))
+        return quote_document(asked.task, query.deadline_s - now_s, quote)
 
     def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
         """Forget an open query, if it is still open; its tenant pays what it cost."""
@@ -687,6 +706,17 @@ class V2Frontend:
         narrowed = scope.name.count("/") == 2
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
+
+    def _recent(self) -> list[tuple[str, str]]:
+        """Ids and outcomes of the latest queries, the newest first."""
+        newest = self._dispatcher.receipts.newest(None, 20)
+        return [
+            (
+                f"{self._gateway_id}-{receipt.query.query_id}",
+                f"{receipt.query.scope}: {receipt.outcome}",
+            )
+            for receipt in reversed(newest)
+        ]
 
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
         scope = self._resolve(found, key)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from modelless.common.errors import ModellessError, UnavailableError
@@ -36,6 +37,7 @@ from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
@@ -122,6 +124,30 @@ def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
     return frozenset(cores[rank * threads : (rank + 1) * threads])
 
 
+# What operators see of the variants.
+
+
+def variant_rows(knowledge: Knowledge) -> list[VariantRow]:
+    """Return a row a variant: its accuracy, and what one item takes and costs by device class."""
+    placements = [
+        each
+        for each in knowledge.cost_model.placements
+        if each.device_class in knowledge.worker_classes
+    ]
+    times_s = knowledge.cost_model.estimate(placements, 1, Load(0.0, time.monotonic())).p50_s
+    p50_s: dict[str, dict[str, float]] = {}
+    for (variant_id, device_class), seconds in zip(placements, times_s.tolist(), strict=True):
+        p50_s.setdefault(variant_id, {})[device_class] = seconds
+    rows = []
+    for variant in knowledge.catalog.versions.values():
+        took_s = p50_s.get(variant.id, {})
+        usd = {
+            name: 1e3 * knowledge.device_class(name).cost_usd(each) for name, each in took_s.items()
+        }
+        rows.append(VariantRow(variant.id, variant.accuracy, took_s, usd))
+    return rows
+
+
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
@@ -151,6 +177,7 @@ class Gateway:
         successor: its part in the replacement of another gateway.
         keys: the home's keys; None: there are none.
         spans: exports spans of sampled queries; None: nothing does.
+        home: see ``V2Frontend``.
     """
 
     def __init__(
@@ -167,6 +194,7 @@ class Gateway:
         successor: Successor | None = None,
         keys: KeyFollower | None = None,
         spans: SpanLog | None = None,
+        home: Path | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -203,6 +231,8 @@ class Gateway:
             self._access,
             requests.pin,
             settings.cache,
+            home,
+            lambda: variant_rows(self._knowledge),
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
@@ -449,6 +479,7 @@ class Gateway:
 
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
+        self.frontend.console.sample(orders.status, time.time())
         self._busy_neighbours = orders.busy_neighbours
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)

@@ -25,6 +25,7 @@ from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import RunBatch, V2Frontend
+from modelless.controller.live.front.gateway import variant_rows
 from modelless.controller.live.front.http_server import open_door
 from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.knowledge import Knowledge
@@ -62,6 +63,7 @@ class Front:
         limits: Limits,
         budget_bytes: int,
         settings: Settings,
+        folder: Path,
     ) -> None:
         self.ring = KeyRing()
         self.tags = ReceiptTags()
@@ -91,6 +93,8 @@ class Front:
             self.access,
             self._pin,
             settings.cache,
+            folder,
+            lambda: variant_rows(knowledge),
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
@@ -128,8 +132,8 @@ class Front:
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
         """The answer to one request on a connection of its own."""
-        lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        sent = {"host": "localhost", "content-length": len(body), **(headers or {})}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {each}" for name, each in sent.items())]
         reader, writer = await asyncio.open_unix_connection(str(self.path))
         try:
             writer.write("\r\n".join([*lines, "", ""]).encode() + body)
@@ -140,7 +144,14 @@ class Front:
         finally:
             writer.close()
         length = int(told.get("inference-header-content-length", len(text)))
-        return Answer(status, told, json.loads(text[:length]) if text else None)
+        return Answer(status, told, _read(told, text[:length]))
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> Any:
+    """Text as it is, the body of any other answer as JSON; None if it is empty."""
+    if headers.get("content-type", "").startswith("text/"):
+        return body.decode()
+    return json.loads(body) if body else None
 
 
 @asynccontextmanager
@@ -154,7 +165,7 @@ async def serving(
 ) -> AsyncIterator[Front]:
     """A server on a socket in the folder."""
     front = Front(
-        knowledge, folder / "door", limits or Limits(), budget_bytes, settings or Settings()
+        knowledge, folder / "door", limits or Limits(), budget_bytes, settings or Settings(), folder
     )
     server, connections = await open_door(front.frontend, str(front.path), 64)
     try:

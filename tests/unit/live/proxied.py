@@ -70,7 +70,7 @@ class Proxied:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
         """Status and body of a reply; 0 if the connection was closed."""
-        lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(body)}"]
+        lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         lines.append("connection: close")
         origin = (source, 0)

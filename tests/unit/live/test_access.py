@@ -73,6 +73,7 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         ("POST", QUOTE): {"shop", "other", "asks", "admin"},
         ("POST", FEEDBACK): {"shop", "other", "admin"},
         ("GET", STATUS): {"operator", "admin"},
+        ("GET", "/console"): {"operator", "admin"},
         ("POST", f"/v2/repository/models/{TASK.name}/load"): {"operator", "admin"},
         ("POST", f"/v2/repository/models/{TASK.name}/mean/small/unload"): {"operator", "admin"},
     }
@@ -346,3 +347,36 @@ def test_a_receipt_names_the_request_and_its_trace(run: Callable[..., None]) -> 
             assert receipt.get("trace_id") == (trace if is_own else None)
 
     run(test, keys=False)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_without_a_key_operators_name_this_machine_and_no_web_site(
+    run: Callable[..., None], keys: bool
+) -> None:
+    async def test(front: Front) -> None:
+        for host in (
+            "localhost:8080",
+            "127.0.0.1",
+            "[::1]:8080",
+            "10.1.2.3",
+            "console.lan:9",
+            "a-host:1",
+        ):
+            answer = await front.send("GET", STATUS, headers={**OPERATOR, "host": host})
+            assert answer.status == 200, host
+        for host in (
+            "rebound.example:8080",
+            "localhost.example",
+            "127.0.0.1.example",
+            "",
+            "[",
+            "@",
+        ):
+            for path in (STATUS, "/console", "/metrics"):
+                answer = await front.send("GET", path, headers={**OPERATOR, "host": host})
+                assert answer.status == 403, (host, path)
+                assert answer.document["error"].startswith("Host: got")
+        answer = await front.send("GET", STATUS, headers={**SOCKET, "host": "any"})
+        assert answer.status == 200
+
+    run(test, keys=keys, http={"operators_host": "console.lan", "operators_port": 9})

@@ -1,0 +1,1 @@
+"""The operators' console: pages under ``/console``, rendered here, that change nothing."""

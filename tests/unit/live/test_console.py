@@ -1,0 +1,204 @@
+"""The console's pages, alone and at a real gateway's server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.controller.config import Settings
+from modelless.controller.control.messages import Entry
+from modelless.controller.history.entries import write_entries
+from modelless.controller.live.front.console.console import SAMPLES, Console
+from modelless.controller.live.front.console.pages import (
+    MOST_ROWS,
+    now_tables,
+    render_page,
+    tiles,
+)
+from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.usecases.home import open_home
+from tests.unit.cli.tiny import TASK, add_measurements, add_variants
+
+from .front import INFER, Front, query, serving
+
+HOSTILE = "<script>alert('x')</script>\"&"
+
+
+def member(name: str, **others: Any) -> dict[str, Any]:
+    return {
+        "id": name, "role": "gateway", "device_class": "cpu-1", "is_starting": False,
+        "resizing_to": "", "loaded": ["t/m/v"], "loading": [], "failed_loads": {},
+        "quarantine": "", "memory_bytes": 3 << 20, "memory_budget_bytes": 8 << 20,
+        "resident_bytes": 0, "queued": 2, "arrivals_per_s": 12.5, **others,
+    }  # fmt: skip
+
+
+def text_of(status: dict[str, Any]) -> str:
+    values: dict[str, Any] = {"tiles": tiles(status, {}), "tables": now_tables(status)}
+    return render_page("live.html", "Now", **values).body.decode()
+
+
+def test_now_shows_the_status() -> None:
+    status = {
+        "members": [member("g1"), member("g2", arrivals_per_s=0.5, quarantine="slow")],
+        "outcomes": {"served": 96, "served-late": 3, "refused": 1, "cancelled": 7},
+        "statistics": {"queries": {"t": [99, 1, 1.98], "t/m": [1, 0, 0.02]}},
+        "tasks": {"t": {"served": 96, "served-late": 3, "refused": 1, "cost_usd": 0.25}},
+        "tenants": {"shop": {"queries_per_s": 2.0, "open": 1, "usd_today": 0.5}},
+        "served_by_variant": {"t/m/v@1": 90, "t/m/w@1": 30, "gone": 9},
+        "usd_per_hour": 0.1,
+        "not_served": {"other": "no profile"},
+    }
+    assert tiles(status, {"t/m/v@1": 70.0, "t/m/w@1": 90.0}) == [
+        ("13.0", "Queries a second", "4 wait"),
+        ("96.00%", "In time", "of 100 queries since the start"),
+        ("75.0 %", "Mean accuracy", "of all answers"),
+        ("0.1", "USD an hour", "for the devices"),
+    ]
+    rows = [row for _, _, rows, _ in now_tables(status) for row in rows]
+    assert ("t", "96", "3", "1", "96.00", "20.0", "0.25") in rows
+    assert ("shop", "2.0", "1", "0.5") in rows
+    assert ("other", "no profile") in rows
+    assert "<td>quarantined: slow</td>" in text_of(status)
+
+
+def test_hostile_names_stay_text() -> None:
+    text = text_of(
+        {
+            "members": [
+                member(HOSTILE, role=HOSTILE, device_class=HOSTILE, resizing_to=HOSTILE,
+                       quarantine=HOSTILE)
+            ],
+            "tasks": {HOSTILE: {"served": 1}},
+            "tenants": {HOSTILE: {"queries_per_s": 0.0, "open": 0, "usd_today": 0.0}},
+            "not_served": {HOSTILE: HOSTILE},
+        }
+    )  # fmt: skip
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") == 9
+
+
+def test_a_table_is_bounded_and_says_so() -> None:
+    text = text_of({"members": [member(f"g{n}") for n in range(MOST_ROWS + 5)]})
+    assert text.count("<td>g") == 2 * MOST_ROWS  # its name and its role
+    assert f"The first {MOST_ROWS} of {MOST_ROWS + 5} are shown." in text
+
+
+def test_the_series_is_of_ten_minutes_and_knows_no_figures_across_a_restart() -> None:
+    def status(served: int, late: int, took_s: float) -> dict[str, Any]:
+        return {
+            "members": [{"arrivals_per_s": 5.0}],
+            "outcomes": {"served": served, "served-late": late},
+            "statistics": {"queries": {"t": [served + late, 0, took_s]}},
+        }
+
+    console = Console(None, dict, list, list, lambda body: {}, lambda read, go_on, respond: 0, list)
+    console.sample(status(0, 0, 0.0), 0.0)
+    console.sample(status(9, 9, 9.0), 0.5)  # too soon
+    console.sample(status(3, 1, 0.2), 1.0)
+    console.sample(status(0, 0, 0.0), 2.0)
+    assert console.series() == [[1.0, 2.0], [5.0, 5.0], [75.0, None], [50.0, None]]
+    for second in range(3, 3 * SAMPLES):
+        console.sample(status(0, 0, 0.0), float(second))
+    assert [len(column) for column in console.series()] == [SAMPLES - 1] * 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Callable[[Front], Awaitable[None]]], None]:
+    add_variants(tmp_path)
+    add_measurements(tmp_path)
+    knowledge = read_knowledge(tmp_path, Settings())
+
+    def go(test: Callable[[Front], Awaitable[None]]) -> None:
+        async def inside() -> None:
+            async with serving(knowledge, tmp_path) as front:
+                await test(front)
+
+        asyncio.run(inside())
+
+    return go
+
+
+Run = Callable[[Callable[[Front], Awaitable[None]]], None]
+
+
+def test_every_page_and_what_it_needs_comes_from_the_gateway_under_a_strict_policy(
+    run: Run,
+) -> None:
+    async def test(front: Front) -> None:
+        for path in ("", "/why", "/variants", "/try", f"/try?task={TASK.name}", "/live"):
+            answer = await front.send("GET", f"/console{path}")
+            assert answer.status == 200, path
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert not re.search(r"\sstyle=|\son\w+=|<script>|<style", answer.document)
+            for needed in re.findall(
+                r'(?:src|href|data-series|hx-get)="(/[^"]+)"', answer.document
+            ):
+                assert (await front.send("GET", needed)).status == 200, needed
+        assert (await front.send("POST", "/console/try")).status == 405
+        for path in ("none", "assets/none.js", "assets/LICENSE-uPlot.txt", "why/other"):
+            assert (await front.send("GET", f"/console/{path}")).status == 404
+
+    run(test)
+
+
+def test_why_tells_the_story_of_a_query_and_the_timeline(run: Run, tmp_path: Path) -> None:
+    entry = Entry("scale", HOSTILE, "more work", {"from": 1, "to": 2})
+    with open_home(tmp_path) as registry:
+        write_entries(registry.store, [(datetime.now(UTC), entry)], 100)
+
+    async def test(front: Front) -> None:
+        asked = await front.send("POST", INFER, query(latency_ms=5000))
+        assert asked.status == 200
+        page = (await front.send("GET", "/console/why")).document
+        assert "&lt;script&gt;" in page
+        assert "<td>scale</td>" in page
+        assert "/console/why?receipt=g-1" in page
+        (tmp_path / "run" / "doors").mkdir(parents=True)
+        (tmp_path / "run" / "doors" / "g.door").symlink_to(front.path)
+        story = (await front.send("GET", "/console/why?receipt=g-1")).document
+        assert f"asked for {TASK.name}" in story
+        assert "<td>chosen</td>" in story
+        for wrong in ("g-99", "nonsense", "..%2F..%2Fx-1"):
+            answer = await front.send("GET", f"/console/why?receipt={wrong}")
+            assert answer.status == 200
+            assert 'role="alert"' in answer.document
+
+    run(test)
+
+
+def test_try_it_quotes_the_limits_and_says_what_is_wrong_with_others(run: Run) -> None:
+    async def test(front: Front) -> None:
+        async def ask(form: str) -> str:
+            answer = await front.send("GET", f"/console/try?task={TASK.name}&{form}")
+            text: str = answer.document
+            return text
+
+        assert "can be met" in await ask("latency_ms=5000&min_accuracy=0&items=1")
+        assert "cannot be met" in await ask("latency_ms=5000&min_accuracy=100")
+        assert "latency_ms: got &#39;x&#39;" in await ask("latency_ms=x")
+        assert "items: got" in await ask("items=0")
+        assert front.ran == []
+
+    run(test)
+
+
+def test_the_gateway_counts_no_quote_of_an_unknown_task(run: Run) -> None:
+    async def test(front: Front) -> None:
+        answer = await front.send("GET", "/console/try?task=%3Cb%3E")
+        assert answer.status == 200
+        assert "<b>" not in answer.document.partition("<main")[2].replace("<b>cannot", "")
+        assert "&lt;b&gt;" in answer.document
+        series = await front.send("GET", "/console/series")
+        assert json.dumps(series.document) == "[[], [], [], []]"
+
+    run(test)
