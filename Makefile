@@ -79,7 +79,7 @@ docs: $(TEST_READY)
 bench: $(TEST_READY)
 	$(BIN)/modelless --home $(BENCH_HOME) zoo add imagenet
 	$(BIN)/modelless --home $(BENCH_HOME) profile imagenet
-	$(BIN)/python benchmarks/front_door.py --home $(BENCH_HOME) $(ARGS)
+	$(BIN)/python benchmarks/serving/front_door.py --home $(BENCH_HOME) $(ARGS)
 
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }

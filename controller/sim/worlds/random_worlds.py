@@ -10,7 +10,7 @@ load        log 0.3..2: the rate in the busiest twentieth of T over the capacity
             (``bound.capacity``), both without the queries that nothing can answer in time.
 devices     log 1..60 workers of 1..4 classes: CPU (speed log 0.5..2; no launch, so that a batch
             saves nothing), NPU (log 2..8; a launch of 2.4 items) or GPU (log 8..50; a launch of log
-            0.9..3.3 items), as ``benchmarks/fit_worlds.py`` fitted to public tables.
+            0.9..3.3 items), as ``benchmarks/simulation/fit_worlds.py`` fitted to public tables.
 neighbours  p 0.4: hosts of 2..8 workers, each of which slows the others by log 0.005..0.1.
 hops        p 0.5: log 0.02..0.5 of the quickest item to every worker; p 0.3: one class stands log
             0.1..3 quickest items away, where with p 0.5 a stream's clients are, too.

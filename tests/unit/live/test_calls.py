@@ -20,20 +20,11 @@ from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import Pace
 from modelless.policies.views import Instance, WorkerState
-from tests.unit.cli.tiny import add_measurements, add_variants
 
 LARGE = "pixels/mean/large@1"
 KIND = ("pixels/mean/large", 10.0, 0.0)
 MOST_S = 30.0
 IDLE = MemberReport("g", True, WorkerState("g", "cpu-1", 1 << 30, ()), pool=GATEWAYS)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 def settings(**more: object) -> Settings:

@@ -13,21 +13,11 @@ from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.machine import ControlTimes
 from modelless.controller.control.messages import MemberReport, ScalePool
 from modelless.controller.device.messages import LoadInstance, ResizeWorker
-from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
 from modelless.policies.views import WorkerState
-from tests.unit.cli.tiny import add_measurements, add_variants
 
 SETTLED = ControlTimes(settle_s=0.0)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 def settings(wanted: dict[str, int], **pool: Any) -> Settings:

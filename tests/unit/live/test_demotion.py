@@ -8,33 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import EntryKind, MemberReport
 from modelless.controller.dispatch.messages import AccuraciesRevised
 from modelless.controller.dispatch.trials import FeedbackCounts
 from modelless.controller.history.entries import Wanted, read_entries
 from modelless.controller.history.feedback import FEEDBACK, read_feedback
-from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.variants.registry.registry import open_registry
-from tests.unit.cli.tiny import add_measurements, add_variants
 
 from .front import INFER, Front, query, serving
 
 LARGE = "pixels/mean/large@1"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(VersionStore, "start", lambda store: None)  # tests look themselves
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 def report(right: float, wrong: float) -> MemberReport:

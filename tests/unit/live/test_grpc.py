@@ -25,20 +25,11 @@ from tritonclient.utils import InferenceServerException
 from modelless.controller.api.grpc_calls import STATUS_CODES
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.config import Settings
-from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import TASK, add_measurements, add_variants
+from modelless.controller.live.knowledge import Knowledge
+from tests.unit.cli.tiny import TASK
 
 from .front import until
 from .proxied import Proxied, run
-
-
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Knowledge:
-    home = tmp_path_factory.mktemp("home")
-    add_variants(home)
-    add_measurements(home)
-    return read_knowledge(home, Settings())
 
 
 def image(batch: int = 1, side: int = 2, typed: bool = False, fp32: bool = False) -> Any:

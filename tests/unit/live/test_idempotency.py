@@ -12,24 +12,14 @@ import pytest
 
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.config import Settings
 from modelless.controller.live.front import idempotency
 from modelless.controller.live.front.idempotency import KeptAnswers
-from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import add_measurements, add_variants
+from modelless.controller.live.knowledge import Knowledge
 
 from .front import INFER, Front, query, serving, until
 
 KEY = {"idempotency-key": "k1"}
 QUERY = (b"/p", 3)
-
-
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Knowledge:
-    home = tmp_path_factory.mktemp("home")
-    add_variants(home)
-    add_measurements(home)
-    return read_knowledge(home, Settings())
 
 
 def run(test: Callable[[Front], Awaitable[None]], knowledge: Knowledge, folder: Path) -> None:

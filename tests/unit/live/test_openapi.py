@@ -17,22 +17,13 @@ from modelless.controller.api.feedback import parse_feedback
 from modelless.controller.api.openapi import openapi
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
-from modelless.controller.config import Settings
-from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import TASK, add_measurements, add_variants
+from modelless.controller.live.knowledge import Knowledge
+from tests.unit.cli.tiny import TASK
 
 from .front import INFER, query, serving
 
 DOCUMENT = json.loads(openapi().body)
 NAMES = {"{name}": TASK.name, "{receipt_id}": "g-1"}
-
-
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Knowledge:
-    home = tmp_path_factory.mktemp("home")
-    add_variants(home)
-    add_measurements(home)
-    return read_knowledge(home, Settings())
 
 
 def filled(path: str) -> str:

@@ -14,10 +14,8 @@ from sqlalchemy import select
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.live import knowledge
-from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.predictions import DriftNotes
-from modelless.controller.live.control.version_store import VersionStore
 from modelless.policies.views import WorkerState
 from modelless.profiler.cost_model.drift_history import KIND, drifted_placements
 from modelless.profiler.cost_model.measured_model import Drift
@@ -26,19 +24,10 @@ from modelless.profiler.devices.device import GpuFacts
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import HistoryRow
 from modelless.variants.vocabulary import Placement
-from tests.unit.cli.tiny import add_measurements, add_variants, host_facts
+from tests.unit.cli.tiny import host_facts
 
 SMALL = Placement("pixels/mean/small@1", "cpu-1")
 DRIFT = Drift(SMALL, 1.5, 1, 12.0)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(VersionStore, "start", lambda store: None)
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 def report(

@@ -13,23 +13,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, StatusCode
 
-from modelless.controller.config import Settings
 from modelless.controller.live.front.spans import SpanLog, open_spans
-from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from tests.unit.cli.tiny import add_measurements, add_variants
+from modelless.controller.live.knowledge import Knowledge
 
 from .front import INFER, query, serving, until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-
-
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Knowledge:
-    home = tmp_path_factory.mktemp("home")
-    add_variants(home)
-    add_measurements(home)
-    return read_knowledge(home, Settings())
 
 
 def spans_of(

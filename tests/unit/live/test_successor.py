@@ -11,13 +11,11 @@ import pytest
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
-from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.successor import Successor
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
-from tests.unit.cli.tiny import add_measurements, add_variants
 
 
 def orders(predecessor_id: str = "", *lacking: str) -> Orders:
@@ -79,14 +77,6 @@ def test_one_of_another_release_does_not_start() -> None:
 
 
 # -- the control loop ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 def worker(name: str, replica: Replica, *variant_ids: str) -> MemberReport:

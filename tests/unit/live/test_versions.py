@@ -25,7 +25,6 @@ from modelless.controller.control.messages import (
 )
 from modelless.controller.control.served_versions import Service
 from modelless.controller.live import version_follower
-from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control import version_store
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.version_store import VersionStore
@@ -43,23 +42,12 @@ from tests.unit.cli.tiny import (
     MODEL,
     PUBLISHED,
     TASK,
-    add_measurements,
-    add_variants,
     measurement,
     tiny_bytes,
 )
 
 NAME = "pixels/mean/small"
 SERVED = {"pixels/mean/small": 1, "pixels/mean/medium": 1, "pixels/mean/large": 1}
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(VersionStore, "start", lambda store: None)  # tests look themselves
-    add_variants(tmp_path)
-    add_measurements(tmp_path)
-    return tmp_path
 
 
 @contextmanager

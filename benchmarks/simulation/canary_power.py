@@ -3,7 +3,7 @@
 Draws right and wrong answers of two versions, asks the sequential test after every hundred queries,
 and prints the median number of queries until it decides, of all and of the canary's own:
 
-    python benchmarks/canary_power.py
+    python benchmarks/simulation/canary_power.py
 """
 
 from __future__ import annotations

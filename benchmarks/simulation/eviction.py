@@ -5,7 +5,7 @@ about the same sizes and load times, three to a task, which can stand in for eac
 clients take any, a quarter need the middle one, a quarter the best. Devices hold a tenth, a quarter
 or half of all variants. Every policy is paired with on-demand loading.
 
-    python benchmarks/eviction.py [--worlds alone family] [--shares 0.1 0.25 0.5]
+    python benchmarks/simulation/eviction.py [--worlds alone family] [--shares 0.1 0.25 0.5]
         [--policies NAME ...] [--seeds 1 2 3 4 5] [--processes N] [--json FILE]
 
 Arrivals are slowed down to one every 5 seconds: at drift.yaml's rate something is always missing,
@@ -29,7 +29,7 @@ from modelless.common.yaml_files import read_yaml
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
-WORLDS = Path(__file__).parent / "worlds"
+WORLDS = Path(__file__).parents[1] / "worlds"
 POLICIES = ("lru", "lfu", "gdsf", "lemonade", "modelmesh", "demand-driven", "miss-cost", "belady")
 RIVALS = ("lru", "lfu", "gdsf")
 GOAL = 0.30

@@ -3,7 +3,7 @@
 ``observe`` should stay under 20 microseconds, and an estimate of 1,000 placements that nothing
 cached can answer, as after each outcome, under 200.
 
-    python benchmarks/costmodel.py [--json] [--placements 100 1000 10000]
+    python benchmarks/profiling/costmodel.py [--json] [--placements 100 1000 10000]
 
 One run, every call timed on its own, in CPU time, so that a busy machine tells the same; what the
 clock itself takes is taken off.

@@ -5,7 +5,7 @@ imports the tables without the device, stores a few of its rows as this machine'
 compares what ``select`` predicts of the other variants with the rows (``fleet``). ``prior`` is the
 same without the tables, and ``snapshot`` with a snapshot that is made of them and ships instead:
 
-    python benchmarks/fleet_knowledge.py --device rtx4090 --device t4 TABLE.csv...
+    python benchmarks/profiling/fleet_knowledge.py --device rtx4090 --device t4 TABLE.csv...
 """
 
 from __future__ import annotations

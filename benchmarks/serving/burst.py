@@ -4,8 +4,8 @@ One run: EfficientNet-Lite at its native sizes with published accuracies, open-l
 from a client in a process of its own, every query due in 200 ms. The rates are multiples of what
 lite2-fp32 serves in process, on all cores, with no server at all.
 
-    python benchmarks/burst.py --home HOME [--loads 0.4,1.5,3.3,0.4] [--seconds 20] [--rounds 1]
-        [--fixed lite2/int8,lite0/int8-160] [--mixed] [--json FILE]
+    python benchmarks/serving/burst.py --home HOME [--loads 0.4,1.5,3.3,0.4] [--seconds 20]
+        [--rounds 1] [--fixed lite2/int8,lite0/int8-160] [--mixed] [--json FILE]
 
 Contenders, each with the same front door, gateways and batching:
 
@@ -19,7 +19,7 @@ With ``--learning`` the contenders are modelless with ``learn_online`` false and
 ``--busy`` processes keep the cores busy beside them, so that every profile is wrong; the cost
 model's own coverage is printed, too:
 
-    python benchmarks/burst.py --home HOME --learning --busy 2 --capacity-per-s 30 --loads 1
+    python benchmarks/serving/burst.py --home HOME --learning --busy 2 --capacity-per-s 30 --loads 1
         --seconds 30 --deadline-ms 80
 
 HOME must hold the ``imagenet`` zoo, profiled (``modelless zoo add imagenet; modelless profile``);

@@ -9,8 +9,9 @@ A choice is what a gateway does to bind one query: it finds the candidates, wait
 asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
-    python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]
-    python benchmarks/choice.py --quotes bursty flash-crowd failures [--seeds N]
+    python benchmarks/simulation/choice.py [--json] [--placements 100 1000 10000]
+        [--policies NAME ...]
+    python benchmarks/simulation/choice.py --quotes bursty flash-crowd failures [--seeds N]
 
 Every figure is of the least disturbed of several rounds, that is, the one of the least p99.
 """
@@ -204,7 +205,7 @@ def quote_run(file: WorldFile, seed: int, count: int) -> list[tuple[float, bool]
 
 def judge_quotes(name: str, seeds: int) -> None:
     """Quote 5,000 queries of a world as they arrive, and print how honest the quotes are."""
-    file = load_world(Path(__file__).parent / "worlds" / f"{name}.yaml")
+    file = load_world(Path(__file__).parents[1] / "worlds" / f"{name}.yaml")
     runs = [quote_run(file, seed, 5000 // seeds) for seed in range(1, seeds + 1)]
     told, in_time = np.array([pair for run in runs for pair in run]).T
     bins = np.minimum((told * 10).astype(int), 9)

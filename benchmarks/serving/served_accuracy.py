@@ -1,6 +1,6 @@
 """Accuracy that is served beside the accuracy that is stated, for each variant of zoo entries.
 
-    python benchmarks/served_accuracy.py --home HOME printed-lines voice-activity digits
+    python benchmarks/serving/served_accuracy.py --home HOME printed-lines voice-activity digits
 
 HOME must hold the entries, profiled, and serve them with ``serve_dominated: true`` (``modelless zoo
 add``, ``profile``, ``up --config``).

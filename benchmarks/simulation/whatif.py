@@ -6,7 +6,7 @@ serves with exploration, and its receipts are kept. ``whatif`` gets these, and a
 ``modelless replay --as-world`` would write it: the same arrivals, and the profiles. The truth is
 the first world, served by the other policy.
 
-    python benchmarks/whatif.py [--runs 50] [--queries 1500] [--explore 0.1] [--json]
+    python benchmarks/simulation/whatif.py [--runs 50] [--queries 1500] [--explore 0.1] [--json]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How hard the worlds are: what each asks for at a load of 1, beside what its devices could serve.
 
-    python benchmarks/capacity.py [WORLD.yaml ...]
+    python benchmarks/simulation/capacity.py [WORLD.yaml ...]
 
 Capacity is the largest rate of the same mix that could be served within its limits, with full
 batches and without a pause (``controller/sim/bound/capacity.py``). The worlds here ask for about
@@ -15,7 +15,7 @@ from pathlib import Path
 from modelless.controller.sim.bound.capacity import demand_of
 from modelless.controller.sim.worlds.world import load_world
 
-WORLDS = Path(__file__).parent / "worlds"
+WORLDS = Path(__file__).parents[1] / "worlds"
 
 
 def main(paths: list[str]) -> None:

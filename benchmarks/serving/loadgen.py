@@ -13,7 +13,7 @@ Both for each minimum accuracy; an answer below it ends the benchmark. Other tha
 submissions the model is not given, runs are short, inputs are random and answers are not judged.
 
     modelless up &
-    python benchmarks/loadgen.py --task imagenet [--min-accuracy 0,74,77] [--p99-ms 200]
+    python benchmarks/serving/loadgen.py --task imagenet [--min-accuracy 0,74,77] [--p99-ms 200]
         [--scenarios server,offline] [--seconds 30] [--json FILE]
 
 LoadGen's own summaries and logs are kept in ``--logs``.

@@ -1,6 +1,6 @@
 """Drifting load with a fault every two minutes: does anything grow, is any query lost?
 
-    python benchmarks/soak.py --home HOME [--minutes 30] [--every-s 120] [--per-s 100]
+    python benchmarks/serving/soak.py --home HOME [--minutes 30] [--every-s 120] [--per-s 100]
 
 The load drifts between a quarter of ``--per-s`` and all of it, 300 ms deadlines, an open-loop
 client in a process of its own; the faults of ``recovery.py`` come in turn. Every few seconds each

@@ -1,8 +1,8 @@
 """What do int8 rules and fine-tuning bring? Top-1 on Fashion-MNIST's 10,000 test images.
 
-    python benchmarks/making.py ranges [--models cnn-xs,cnn-m,cnn-xl] [--images 1000]
-    python benchmarks/making.py pruning --data DIR [--models cnn-s,cnn-xl] [--images 10000]
-        [--steps 1000]
+    python benchmarks/profiling/making.py ranges [--models cnn-xs,cnn-m,cnn-xl] [--images 1000]
+    python benchmarks/profiling/making.py pruning --data DIR [--models cnn-s,cnn-xl]
+        [--images 10000] [--steps 1000]
 
 ``ranges``: for each network of the zoo, float32, and static int8 by each rule for the activations'
 ranges, with and without bias correction. The ranges are measured on the first images of the test

@@ -4,7 +4,7 @@ Three tasks are served by one gateway whose memory holds a quarter of their vari
 for variants by name, each as often as a Zipf law says, and every ``--drift-s`` seconds a third of
 the ranks is swapped. The same trace goes to each policy in turn, on a cluster of its own:
 
-    python benchmarks/residency.py --source HOME [--policies lru miss-cost] [--seconds 120]
+    python benchmarks/serving/residency.py --source HOME [--policies lru miss-cost] [--seconds 120]
         [--per-s 10] [--drift-s 30] [--latency-ms 300] [--port 8170] [--json FILE]
 
 ``HOME`` is a home with the zoo's imagenet, profiled (``modelless zoo add imagenet``, ``modelless

@@ -1,6 +1,6 @@
 """Fit the laws of the worlds ``edge-core``, ``mixed-fleet`` and ``servegen-week`` to public tables.
 
-    python benchmarks/fit_worlds.py
+    python benchmarks/simulation/fit_worlds.py
 
 It prints what those worlds hold: their variants, and the figures of their arrivals. It reads the
 tables through the worlds in ``worlds/tables`` and needs what they need.
@@ -38,8 +38,8 @@ from scipy.optimize import nnls
 from modelless.controller.sim.worlds.profiles import MIB, build_fleet
 from modelless.controller.sim.worlds.world import load_world
 
-WORLDS = Path(__file__).parent / "worlds" / "tables"
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
+WORLDS = Path(__file__).parents[1] / "worlds" / "tables"
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 LARGEST = 8  # items of a batch: limits.max_batch
 WINDOW_S = 600.0  # of ServeGen's rates
 TASKS = 24

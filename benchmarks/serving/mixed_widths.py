@@ -1,7 +1,7 @@
 """Lines of print of 64 to 2,400 pixels on a running cluster, and what bursts leave behind.
 
-    python benchmarks/mixed_widths.py --home HOME [--seconds 30] [--load 0.5] [--latency-ms 2000]
-        [--bursts 10] [--json FILE]
+    python benchmarks/serving/mixed_widths.py --home HOME [--seconds 30] [--load 0.5]
+        [--latency-ms 2000] [--bursts 10] [--json FILE]
 
 HOME must hold ``printed-lines``, profiled, and serve it with default settings (``modelless zoo
 add``, ``profile``, ``up``). Three measurements:

@@ -12,7 +12,8 @@ and minima over ``--repeats``, milliseconds:
     first batch  the warm-up that comes before serving
     batch        the next one: nothing left to load
 
-    python benchmarks/load_steps.py [--home DIR] [--variants SCOPE ...] [--repeats N] [--json FILE]
+    python benchmarks/profiling/load_steps.py [--home DIR] [--variants SCOPE ...] [--repeats N]
+        [--json FILE]
 
 Where OpenVINO is installed, the same files are also compiled with it, and imported as compiled
 models that were exported before.

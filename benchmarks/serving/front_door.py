@@ -8,8 +8,9 @@ and 16 connections.
 - serve-tuned: the same with HAProxy and the throughput settings;
 - modelless: two gateways, choosing a variant for every query.
 
-    python benchmarks/front_door.py --home HOME [--rounds 3] [--seconds 8] [--only limit,modelless]
-    python benchmarks/front_door.py --home HOME --cache
+    python benchmarks/serving/front_door.py --home HOME [--rounds 3] [--seconds 8]
+        [--only limit,modelless]
+    python benchmarks/serving/front_door.py --home HOME --cache
 
 ``--cache`` measures modelless alone, with a cache, three times in each run: queries that do without
 it, queries whose answers are kept but not found, and queries that it answers.

@@ -5,7 +5,7 @@ little refused. ``small`` is 40 workers and 50 variants, ``large`` 1,000 workers
 The goals are 50,000 queries a second of CPU in the small one, and in the large one 10 million
 queries on two cores in ten minutes and 2 GiB.
 
-    python benchmarks/simulator.py [--worlds small large] [--queries N] [--rounds N]
+    python benchmarks/simulation/simulator.py [--worlds small large] [--queries N] [--rounds N]
         [--processes N] [--policies NAME ...] [--json FILE]
 
 Every run has a process of its own, so that its peak of memory is its own. CPU time is all of a

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from open_loop import TASK
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.live.nodes import Nodes, ray_nodes  # noqa: E402

@@ -8,7 +8,8 @@ process of its own. The same step is met in four ways:
 - horizontal: one worker of one core or two of them; one variant;
 - both: workers by number and size, any variant.
 
-    python benchmarks/scaling.py --home HOME [--only threads,horizontal] [--seconds 30] [--port N]
+    python benchmarks/serving/scaling.py --home HOME [--only threads,horizontal] [--seconds 30]
+        [--port N]
 
 HOME must hold the ``imagenet`` zoo, profiled on both classes (``modelless zoo add imagenet;
 modelless profile imagenet --device-class cpu-1,cpu-2``). One worker's capacity is what the variant

@@ -1,6 +1,6 @@
 """Plain Ray Serve doing the same work: two replicas, ``@serve.batch``, ONNX Runtime in a thread.
 
-python benchmarks/plain_serve.py ARTIFACT PORT
+python benchmarks/serving/plain_serve.py ARTIFACT PORT
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ world of the recording (arrivals, devices, and the profiles it began with; nothi
 took) and simulates that. The gaps are of goodput (the good queries' accuracies, summed, a second)
 and of mean accuracy. Every recording is replayed, too, and must give identical effects.
 
-    python benchmarks/fidelity.py --home HOME [--task imagenet] [--scenarios 10] [--seconds 60]
+    python benchmarks/serving/fidelity.py --home HOME [--task imagenet] [--scenarios 10]
+        [--seconds 60]
 
 ``HOME`` has the task registered and profiled on this machine. The figures mean something only on a
 machine that does nothing else; a scenario takes about 40 seconds more than its load.

@@ -5,8 +5,8 @@ beside 0, 1, 2, ... processes that run without a pause, and the cost model is to
 took. Its median error before it is told is compared with that of the profile alone, and with that
 of the medians known in hindsight, below which no prediction by placement, batch and load gets.
 
-    python benchmarks/contention.py HOME [--variants ID ...] [--batches 1 2] [--neighbours 0 1 2]
-        [--outcomes 400]
+    python benchmarks/profiling/contention.py HOME [--variants ID ...] [--batches 1 2]
+        [--neighbours 0 1 2] [--outcomes 400]
 
 HOME holds the registered variants, see ``modelless zoo add``; nothing is written to it.
 """

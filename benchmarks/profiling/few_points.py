@@ -8,7 +8,7 @@ what is predicted of a device class before anything was measured, and ``sibling`
 which nothing was when all of another was:
 
     modelless --home HOME profile --device-class cpu-1,cpu-2
-    python benchmarks/few_points.py --home HOME
+    python benchmarks/profiling/few_points.py --home HOME
 """
 
 from __future__ import annotations

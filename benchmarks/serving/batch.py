@@ -1,7 +1,7 @@
 """An offline run beside online load: what it costs the online queries, and is each row there once?
 
     modelless zoo add fashion-mnist; modelless profile; modelless up --detach
-    python benchmarks/batch.py --home HOME [--rows 1000000] [--per-s 100] [--latency-ms 50]
+    python benchmarks/serving/batch.py --home HOME [--rows 1000000] [--per-s 100] [--latency-ms 50]
 
 The online load is an open-loop client in a process of its own. It runs in segments, alternately
 alone and beside ``modelless batch`` on random images. The batch run is killed (SIGKILL) at the end

@@ -7,8 +7,8 @@ worker on each of the two others, under a fifth of the load: queries come in the
 own proxies, not by HAProxy and a gateway's door.
 
     modelless zoo add fashion-mnist; modelless profile --device-class cpu-1,cpu-2
-    python benchmarks/recovery.py --home HOME --times 3
-    python benchmarks/recovery.py --home HOME --faults worker-kill,node-kill --times 10
+    python benchmarks/serving/recovery.py --home HOME --times 3
+    python benchmarks/serving/recovery.py --home HOME --faults worker-kill,node-kill --times 10
 
 Every query is in exactly one column:
 

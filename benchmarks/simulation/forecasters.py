@@ -1,6 +1,6 @@
 """How well forecasters foresee recorded demand, a second at a time, over two horizons.
 
-    python benchmarks/forecasters.py [--json FILE] [--traces NAME ...] [--horizons 10 60]
+    python benchmarks/simulation/forecasters.py [--json FILE] [--traces NAME ...] [--horizons 10 60]
 
 A forecaster is told the arrivals of each second and asked for the mean rate over the horizon that
 follows. The pinball loss at 0.9 (queries a second, less is better) prices a query too few nine
@@ -28,7 +28,7 @@ from modelless.policies.forecast.lag_quantile import LagQuantile
 from modelless.policies.forecast.last_value import LastValue
 from modelless.policies.seams import Forecaster
 
-FOLDER = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "traces"
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 TRACES = ("azure_llm_conv", "mooncake_conversation")
 QUANTILE = 0.9
 TEACHING_S = 300

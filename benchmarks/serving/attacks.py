@@ -1,6 +1,6 @@
 """The cost of the worst requests, and how an honest client fares beside each attack.
 
-    python benchmarks/attacks.py --home HOME [--seconds 8] [--only idle,drip] [--json FILE]
+    python benchmarks/serving/attacks.py --home HOME [--seconds 8] [--only idle,drip] [--json FILE]
 
 HOME must hold the ``fashion-mnist`` zoo, profiled. The script starts a cluster of two gateways.
 The attackers come from 127.0.0.2 and the honest client from 127.0.0.1, so that a limit by source
@@ -32,7 +32,7 @@ from pathlib import Path
 
 from open_loop import TASK, OpenLoop, is_in_time
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.live.running import Running, cluster
 

@@ -5,7 +5,7 @@ for reasons that are not its own. So each baseline's selection meets every scali
 policy that goes with it, on the same worlds and queries, and the suite with the highest mean value
 per query is the one that ``policies/systems.yaml`` names:
 
-    python benchmarks/best_suites.py [--worlds 20] [--seed 1] [--queries 2000]
+    python benchmarks/simulation/best_suites.py [--worlds 20] [--seed 1] [--queries 2000]
         [--most-seconds 900] [--most-workers 60] [--only NAME,...] [--scalings NAME,...]
         [--evictions NAME,...] [--processes 1] [--json FILE]
 

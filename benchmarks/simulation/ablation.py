@@ -3,7 +3,7 @@
 Each variant of the policy lacks one term; all meet the same worlds and queries, with the scaling
 policy ``fixed``:
 
-    python benchmarks/ablation.py [--worlds 20] [--first 0] [--seed 1] [--set develop]
+    python benchmarks/simulation/ablation.py [--worlds 20] [--first 0] [--seed 1] [--set develop]
         [--queries 2000] [--most-worker-seconds 1500] [--processes 2]
 
 It prints the mean value per query, the difference to the whole policy with its standard error, and
