@@ -106,14 +106,14 @@ def load(cluster: UnderTest, name: str, seed: int, arguments: argparse.Namespace
         ids = sorted(pid for pid, command in cluster.processes().items() if words in command)
         if not ids:
             raise SystemExit(f"no {name} is running")
-        before, killed_s = cluster.seen(), queries.now_s()
+        killed_s = queries.now_s()
         os.kill(cluster.process.pid if name == "up" else ids[-1], number)
         rows = queries.finish()
     after = [row for row in rows if row.due_s >= killed_s]
     shares = by_second(after, killed_s, arguments.latency_ms)
     again_s = recovered_s(shares)
     end_s = time.monotonic() + WHOLE_S
-    while not (is_whole := _runs(cluster, words) and cluster.is_whole(before)):
+    while not (is_whole := _runs(cluster, words) and cluster.is_whole()):
         if time.monotonic() > end_s:
             break
         time.sleep(0.5)

@@ -347,6 +347,7 @@ class ControlLoop:
             "statistics": self._metrics.statistics(),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),
+            "at_s": round(time.time(), 1),
             "up_s": round(time.time() - self._started_s, 1),
             "protocol": PROTOCOL,
             "release": self._release,
