@@ -41,6 +41,9 @@ STAND_IN = "/stand-in.cfg"
 WHOLE_S = 150.0
 """What is not whole again after so long never will be: the benchmark gives up."""
 
+_POOL_OF_TWO = """gateways: {count: 2, device_class: null}
+pools: [{device_class: cpu-1, workers: 2}]"""
+
 SITES = ("edge", "core")
 """Of the nodes besides the head, where pools are; see ``tests/live/ray_nodes.py``."""
 
@@ -161,9 +164,8 @@ class UnderTest:
 @contextlib.contextmanager
 def running(home: Path, port: int) -> Iterator[UnderTest]:
     """Two gateways without devices before a pool of two workers, on a Ray of its own."""
-    config = "gateways: {count: 2, device_class: null}\npools: [{device_class: cpu-1, workers: 2}]"
     mark = f"modelless-bench-{uuid.uuid4().hex}"
-    with _up(home, port, config, mark, gateways=2) as cluster:
+    with _up(home, port, _POOL_OF_TWO, mark, gateways=2) as cluster:
         yield cluster
 
 
@@ -186,12 +188,36 @@ pools:
 def _up(
     home: Path, port: int, config: str, mark: str, gateways: int, nodes: Nodes | None = None
 ) -> Iterator[UnderTest]:
+    options = [] if nodes is None else ["--address", nodes.address]
+    cluster = _configured(home, port, config, mark, gateways, options, nodes)
+    cluster.start()
+    try:
+        cluster.wait_whole()
+        time.sleep(3.0)  # Ray is still busy with itself for a while
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def configured(home: Path, port: int, options: list[str]) -> UnderTest:
+    """As ``running``, not started yet; with more options of ``modelless up``."""
+    mark = f"modelless-bench-{uuid.uuid4().hex}"
+    return _configured(home, port, _POOL_OF_TWO, mark, 2, options)
+
+
+def _configured(
+    home: Path,
+    port: int,
+    config: str,
+    mark: str,
+    gateways: int,
+    options: list[str],
+    nodes: Nodes | None = None,
+) -> UnderTest:
     file = home / "recovery.yaml"
     file.write_text(f"http: {{port: {port}}}\ntasks: [{TASK}]\nserve_dominated: true\n{config}")
     command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
-    command += ["up", "--config", str(file)]
-    if nodes is not None:
-        command += ["--address", nodes.address]
+    command += ["up", "--config", str(file), *options]
     stalled = str(Path(__file__).with_name("stalled_loads"))
     environment = {
         **os.environ,
@@ -202,10 +228,4 @@ def _up(
     url = f"http://127.0.0.1:{port}"
     cluster = UnderTest(home, url, mark, gateways, 2, command, environment, nodes)
     cluster.stall_file().unlink(missing_ok=True)
-    cluster.start()
-    try:
-        cluster.wait_whole()
-        time.sleep(3.0)  # Ray is still busy with itself for a while
-        yield cluster
-    finally:
-        cluster.stop()
+    return cluster

@@ -39,6 +39,9 @@ _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_ELEMENTS: Final = 64
 """Of the tensors of a request that is shown on one line."""
 
+_FRESH_S: Final = 5.0
+"""The control loop tells of the cluster several times within it."""
+
 _FREE_AXIS: Final = 2
 """Length of an axis of any length in such a request."""
 
@@ -64,6 +67,10 @@ def up(
         bool,
         Option("--insecure", help="Listen on an address that others reach, even without keys."),
     ] = False,
+    supervise: Annotated[
+        bool,
+        Option("--supervise", help="Start everything anew when a part dies that Ray cannot mend."),
+    ] = False,
     detach: Annotated[
         bool, Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
@@ -82,17 +89,33 @@ def up(
     settings = cluster.read_settings(
         config, host=host, port=port, gateways=gateways, record=record, insecure=insecure
     )
+    if supervise and settings.record.folder is not None:
+        raise InvalidInputError.of(
+            "record.folder", settings.record.folder,
+            "with --supervise: none, for a rebuilt cluster cannot go on with a recording",
+        )  # fmt: skip
+    if supervise and address is not None:
+        raise InvalidInputError.of(
+            "--address", address, "with --supervise: none, for it rebuilds a Ray of its own only"
+        )
     if detach:
         with show_progress() as progress:
             running = cluster.up(
                 config=config, host=host, port=port, gateways=gateways, record=record,
-                address=address, insecure=insecure, home=home, on_progress=progress,
+                address=address, insecure=insecure, supervise=supervise, home=home,
+                on_progress=progress,
             )  # fmt: skip
         _announce(home, settings, running, as_json=as_json)
         say(
             f"process {running.pid} in the background; 'modelless down' ends it; log: {running.log}"
         )
         return
+    if supervise:
+        options = {
+            "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
+            "insecure": insecure, "json": as_json,
+        }  # fmt: skip
+        raise typer.Exit(cluster.supervise(options, say, home=home))
     with StopSignals() as signals:
 
         def on_stage(stage: str) -> None:
@@ -306,6 +329,12 @@ def _show_status(found: Mapping[str, Any]) -> None:
     arrivals = sum(member["arrivals_per_s"] for member in members)
     up_for = f", up for {duration(found['up_s'])}" if "up_s" in found else ""
     typer.echo(f"{found['url']}{up_for}: {arrivals:.1f} queries/s, {queued} waiting")
+    if found.get("age_s", 0.0) > _FRESH_S:
+        say(f"these figures are {duration(found['age_s'])} old: no control loop tells newer ones")
+    if "store_problem" in found:
+        say(f"the store cannot be read: {found['store_problem']}")
+    if "supervisor" in found:
+        typer.echo(f"supervisor: {found['supervisor']}")
     show_table(
         ["member", "role", "device", "loaded", "loading", "MiB used / may", "process MiB",
          "waiting", "queries/s"],

@@ -25,7 +25,13 @@ from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.audit import note_act
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.cluster import cluster, upgrade
-from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.live.cluster.run_folder import cluster_members, only_one
+from modelless.controller.live.cluster.supervisor import (
+    CHILD,
+    Supervisor,
+    read_note,
+    watch_supervisor,
+)
 from modelless.controller.live.key_file import read_keys
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.client import find_url, get_json
@@ -123,6 +129,7 @@ def up(
     record: AnyPath | None = None,
     address: str | None = None,
     insecure: bool = False,
+    supervise: bool = False,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> Up:
@@ -138,6 +145,7 @@ def up(
         address: a Ray cluster to join: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; default: a
             cluster of its own on this machine.
         insecure: listen on an address that others reach, even without keys.
+        supervise: start everything anew when a part dies that Ray cannot mend.
         home: see ``home_folder``.
         on_progress: receives the stages.
 
@@ -168,14 +176,11 @@ def up(
     log = folder.resolve() / "run" / "up.log"
     options = {
         "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
-        "address": address,
+        "address": address, "insecure": insecure, "supervise": supervise,
     }  # fmt: skip
-    words = [w for name, v in options.items() if v is not None for w in (f"--{name}", str(v))]
-    words += ["--insecure"] if insecure else []
-    command = [sys.executable, "-P", "-m", "modelless.controller.cli"]
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [*command, "--home", str(folder.resolve()), "up", *words],
+            up_command(folder, options),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -188,6 +193,36 @@ def up(
         _end(child)
         raise
     return Up(state.url, state.pid, not state.awaits, not_served, log)
+
+
+def up_command(home: Path, options: Mapping[str, object]) -> list[str]:
+    """The command line of ``modelless up`` in a process of its own.
+
+    Args:
+        options: values by name; True stands for a switch, None and False for nothing.
+    """
+    command = [sys.executable, "-P", "-m", "modelless.controller.cli"]
+    command += ["--home", str(home.resolve()), "up"]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return command
+
+
+def supervise(
+    options: Mapping[str, object], say: Callable[[str], None], *, home: Home = None
+) -> int:
+    """Keep a cluster up from this process until it is told to stop; returns the exit code.
+
+    Args:
+        options: of ``up_command``, for the process that has the cluster.
+        say: told what the supervisor does, for people.
+
+    Raises:
+        EnvironmentUnfitError: modelless is up already, or too many rebuilds did not help.
+    """
+    folder = home_folder(home).resolve()
+    return Supervisor(folder, up_command(folder, options), say).run()
 
 
 def serve(
@@ -211,6 +246,7 @@ def serve(
         ModellessError: the settings do not fit the home or the machine, or the folder of a
             recording has one already.
     """
+    supervisor, environment = int(os.environ.pop(CHILD, "0")), dict(os.environ)
     check_exposed(settings, read_keys(home_folder(home)))
     _make_record_folder(settings)
     note_act(home_folder(home), "up", user_name(), url=settings.http.url, address=address)
@@ -223,6 +259,8 @@ def serve(
         with cluster.Cluster(home_folder(home), settings, on_stage, address) as running:
             on_stage("loading variants")
             is_ready = running.wait_ready()
+            if supervisor:
+                watch_supervisor(supervisor, [*sys.orig_argv, "--supervise"], environment)
             on_up(Up(running.url, os.getpid(), is_ready, dict(running.not_served)))
             wait()
     except Exception as error:
@@ -244,10 +282,17 @@ def down(*, home: Home = None) -> Down:
         True
     """
     folder = home_folder(home)
-    state = cluster.read_state(folder)
-    if state is not None:
-        note_act(folder, "down", user_name(), url=state.url)
-    return Down(cluster.take_down(folder), state.url if state is not None else None)
+    state, note = cluster.read_state(folder), read_note(folder)
+    supervisor = note.pid if note is not None and note.is_alive else 0
+    if state is None and not supervisor:
+        if cluster_members(folder / "run"):  # whoever had them was killed, with what watched it
+            with only_one(folder.resolve()):
+                cluster.end_left_over(folder, cluster.LEFT_OVER_S)
+        return Down(was_up=False, url=None)
+    url = state.url if state is not None else None
+    note_act(folder, "down", user_name(), url=url)
+    cluster.take_down(folder, supervisor or (state.pid if state is not None else 0))
+    return Down(was_up=True, url=url)
 
 
 def status(url: str | None = None, *, home: Home = None) -> dict[str, Any]:
@@ -265,8 +310,20 @@ def status(url: str | None = None, *, home: Home = None) -> dict[str, Any]:
         >>> [(each["id"], each["loaded"]) for each in modelless.status()["members"]]
         ... # doctest: +SKIP
     """
-    address = find_url(home, url)
-    return {"url": address, **get_json(address, "/modelless/status")}
+    note = read_note(home_folder(home)) if url is None else None
+    try:
+        address = find_url(home, url)
+        found = get_json(address, "/modelless/status")
+    except ModellessError as error:
+        if note is None:
+            raise
+        raise type(error)(f"{error} (supervisor: {note})") from None
+    at_s = found.get("at_s")
+    age = {} if at_s is None else {"age_s": round(max(time.time() - at_s, 0.0), 1)}
+    own = {"supervisor": str(note)} if note is not None else {}
+    if url is None and (problem := _store_problem(home)):
+        own["store_problem"] = problem
+    return {"url": address, **age, **own, **found}
 
 
 def upgrade_cluster(
@@ -382,7 +439,7 @@ def _wait(
         if code is not None:
             raise BackgroundError(f"{last_error(text)} (log: {log})", code if code > 0 else 1)
         state = cluster.read_state(home)
-        if state is not None and state.pid == child.pid:
+        if state is not None and child.pid in (state.pid, _supervisor_pid(home)):
             if state.awaits:
                 on_progress(Note(f"not every task is served yet: {state.awaits}"))
                 return state, {}
@@ -394,6 +451,21 @@ def _wait(
                 return state, ready.get("not_served", {})
         time.sleep(POLL_S)
     raise EnvironmentUnfitError(f"it did not become ready within {PATIENCE_S:.0f} s; log: {log}")
+
+
+def _store_problem(home: Home) -> str:
+    """Why the store cannot be read; empty if it can."""
+    try:
+        with open_home(home) as registry:
+            registry.catalog()
+    except ModellessError as error:
+        return str(error)
+    return ""
+
+
+def _supervisor_pid(home: Path) -> int:
+    note = read_note(home)
+    return note.pid if note is not None else 0
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

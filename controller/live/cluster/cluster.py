@@ -18,7 +18,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -28,7 +28,7 @@ from modelless.common.errors import EnvironmentUnfitError, ModellessError, NotFo
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live.cluster import reaper
-from modelless.controller.live.cluster.deployed import write_deployed
+from modelless.controller.live.cluster.deployed import read_deployed, write_deployed
 from modelless.controller.live.cluster.loopback import (
     LOOPBACK,
     absolute_paths,
@@ -44,9 +44,11 @@ from modelless.controller.live.cluster.ports import HeldPorts, check_reachable
 from modelless.controller.live.cluster.run_folder import (
     RAY,
     close_to_others,
+    cluster_members,
     current_folder,
     empty_doors,
     empty_folder,
+    note_mark,
     only_one,
     remove_temporary,
     token_path,
@@ -58,6 +60,9 @@ from modelless.controller.live.logs import RAY_LOGS
 logger = logging.getLogger(__name__)
 
 OnStage = Callable[[str], None]
+
+LEFT_OVER_S = 4.0
+"""What processes that are killed have to end."""
 
 
 class FirstSignal:
@@ -260,10 +265,11 @@ class Cluster:
         settings = self._settings
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
+            end_left_over(self._home, LEFT_OVER_S)
             self._ports.hold(settings.http.host, settings.http.port)
             short = close_to_others(self._run)
             doors = empty_doors(self._run)
-            self._reaper = _start_reaper(empty_folder(self._run / RAY))
+            self._reaper = _start_reaper(self._run, empty_folder(self._run / RAY))
             self._on_stage("starting Ray")
             self._start_ray(doors, short)
         else:
@@ -411,38 +417,67 @@ def _check_unconnected() -> None:
         )
 
 
-def _start_reaper(ray_folder: Path) -> subprocess.Popen[bytes]:
+def _start_reaper(run: Path, ray_folder: Path) -> subprocess.Popen[bytes]:
     """Mark this process and all that it starts from here on, and have the mark watched."""
     cluster_id = uuid.uuid4().hex
+    note_mark(run, cluster_id)
     command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id, str(ray_folder.resolve())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.environ[reaper.MARK] = cluster_id
     return process
 
 
-def take_down(home: Path, most_s: float = 60.0) -> bool:
-    """Ask the running supervisor to stop and wait for it; False if nothing was up.
+def end_left_over(
+    home: Path, most_s: float, sleep: Callable[[float], object] = time.sleep
+) -> list[int]:
+    """Kill what is left of this home's last cluster of its own, now that nobody has it.
+
+    Returns:
+        Processes that were still there after ``most_s``.
+    """
+    end_s = time.monotonic() + most_s
+    while (left := cluster_members(home / "run")) and time.monotonic() < end_s:
+        for process_id in left:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+        sleep(0.05)
+    return left
+
+
+def take_down(
+    home: Path, pid: int, most_s: float = 20.0, sleep: Callable[[float], object] = time.sleep
+) -> None:
+    """Ask the process that has the cluster, or supervises it, to stop, and wait for it.
+
+    A cluster of this home's own is killed shortly before ``most_s``, if it has not ended.
 
     Raises:
         EnvironmentUnfitError: it did not stop in time.
     """
-    state = read_state(home)
-    if state is None:
-        return False
-    os.kill(state.pid, signal.SIGTERM)
+    deployed = read_deployed(home)
+    is_own = deployed is None or deployed.is_own
+    if not is_own:
+        most_s = 60.0  # to leave a cluster that goes on takes longer, and must not be cut short
     end_s = time.monotonic() + most_s
-    while time.monotonic() < end_s:
-        try:
-            os.kill(state.pid, 0)
-        except ProcessLookupError:
-            return True
-        if began_ticks(state.pid) < 0:
-            return True
-        time.sleep(0.05)
-    raise EnvironmentUnfitError(
-        f"process {state.pid} did not stop within {most_s:.0f} s; 'kill -9 {state.pid}' ends it "
-        "and everything it started"
-    )
+    state = read_state(home)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    while began_ticks(pid) > 0 and time.monotonic() < end_s - LEFT_OVER_S:
+        sleep(0.05)
+    if is_own:
+        for process_id in {pid, state.pid if state is not None else pid}:
+            if began_ticks(process_id) > 0:
+                with suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+        end_left_over(home, max(end_s - time.monotonic(), 1.0), sleep)
+        (home / "run" / "up.json").unlink(missing_ok=True)
+    left = [process_id for process_id in (pid, *cluster_members(home / "run"))
+            if began_ticks(process_id) > 0]  # fmt: skip
+    if left:
+        raise EnvironmentUnfitError(
+            f"these processes did not stop within {most_s:.0f} s: {' '.join(map(str, left))}; "
+            "'kill -9' ends those that the kernel does not hold"
+        )
 
 
 def _cores() -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from modelless.common.files import write_whole
 from modelless.common.locks import held
+from modelless.controller.live.cluster.reaper import members
 
 SOCKET = "s"
 """Name of HAProxy's administration socket: short, since a socket's path must be."""
@@ -29,6 +30,7 @@ RAY = "ray"
 """Name of the folder where Ray has its sessions: sockets, logs, what its memory spills."""
 
 _TOKEN = "ray-token"  # noqa: S105  (a file's name)
+_MARK = "cluster-id"
 _SHORT = "short-path"
 _TEMPORARY, _PREFIX = Path("/tmp"), "modelless-"  # noqa: S108  (made by mkdtemp: nobody else's)
 
@@ -77,6 +79,20 @@ def current_folder(run: Path) -> AbstractContextManager[None]:
     folder = run / "cwd"
     folder.mkdir(mode=0o700, exist_ok=True)
     return chdir(folder)
+
+
+def note_mark(run: Path, cluster_id: str) -> None:
+    """Note the mark of the cluster that is about to be started."""
+    write_whole(run / _MARK, cluster_id.encode(), mode=0o600)
+
+
+def cluster_members(run: Path) -> list[int]:
+    """Processes of the cluster that was started here last, other than this one."""
+    try:
+        cluster_id = (run / _MARK).read_text()
+    except OSError:
+        return []
+    return members(cluster_id, str((run / RAY).resolve()), os.getpid())
 
 
 def token_path(run: Path) -> Path:

@@ -350,6 +350,7 @@ class ControlLoop:
             "usd_per_hour": self._metrics.usd_per_hour(),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),
+            "at_s": round(time.time(), 1),
             "up_s": round(time.time() - self._started_s, 1),
             "protocol": PROTOCOL,
             "release": self._release,

@@ -9,20 +9,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modelless.controller.api.v2_reply import render_json
 from modelless.controller.cli.cluster import Stopped, StopSignals, curl_line
 from modelless.controller.live.cluster.cluster import began_ticks, read_state
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.live.cluster.supervisor import SupervisorNote
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.cluster import last_error
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
-from .servers import Server, no_json, running
+from .servers import STATUS, Server, no_json, running
 from .tiny import TASK
 
 
@@ -205,6 +208,8 @@ def test_the_command_line_is_put_over_the_settings_file(
         (["--gateways", "0"], 2, "gateways.count"),
         (["--config", "none.yaml"], 2, "none.yaml"),
         ([], 3, "registered"),
+        (["--supervise", "--address", "auto"], 2, "--address: got 'auto'"),
+        (["--supervise", "--record", "tape"], 2, "cannot go on with a recording"),
     ],
 )
 def test_up_refuses_what_is_wrong(run: Run, words: list[str], code: int, said: str) -> None:
@@ -452,6 +457,27 @@ def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
     assert found["outcomes"] == {"served": 40, "refused": 2}
 
 
+def test_status_says_what_is_old_or_damaged_and_how_often_it_was_rebuilt(
+    run: Run, home: Path, registered: Path, server: Server
+) -> None:
+    is_up(home, server.url)
+    ran = run("status")
+    assert not any(word in ran.out + ran.err for word in ("figures", "store", "supervisor"))
+    server.answers["/modelless/status"] = render_json({**STATUS, "at_s": time.time() - 60.0})
+    note = SupervisorNote(os.getpid(), 1, state="serving", why="it died", rebuilt_at_s=[1.0])
+    (home / "run" / "supervisor.json").write_text(json.dumps(asdict(note)))
+    with (home / "store.db").open("r+b") as store:
+        store.write(bytes(4096))
+    ran = run("status")
+    assert ran.code == 0
+    assert "these figures are 1 min" in ran.err
+    assert "the store cannot be read" in ran.err
+    assert "supervisor: serving, 1 times rebuilt, last because it died" in ran.out
+    (home / "run" / "up.json").unlink()
+    ran = run("status")
+    assert (ran.code, "nothing is up" in ran.err, "rebuilt" in ran.err) == (1, True, True)
+
+
 def test_status_of_a_server_elsewhere(run: Run, server: Server) -> None:
     assert run("status", "--url", server.url.removeprefix("http://")).code == 0
 
@@ -475,7 +501,9 @@ def test_down_takes_down_what_is_up(run: Run, home: Path, monkeypatch: pytest.Mo
     assert run("down").out == "nothing was up\n"
     assert run("down", "--json").document == {"was_up": False, "url": None}
     is_up(home, "http://127.0.0.1:9")
-    monkeypatch.setattr("modelless.controller.live.cluster.cluster.take_down", lambda home: True)
+    monkeypatch.setattr(
+        "modelless.controller.live.cluster.cluster.take_down", lambda home, pid: None
+    )
     assert run("down").out == "http://127.0.0.1:9 is down\n"
     assert run("down", "--json").document == {"was_up": True, "url": "http://127.0.0.1:9"}
 
