@@ -15,6 +15,7 @@ from modelless.controller.cli import (
     cluster,
     cost_model,
     decisions,
+    doctor,
     keys,
     making,
     profiling,
@@ -118,7 +119,8 @@ _add(key, keys.revoke, "revoke")
 app.add_typer(key, name="key", epilog="Example: modelless key create --tenant shop")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
-    *(registering.variants, profiling.device, profiling.engines, profiling.profile),
+    *(registering.variants, profiling.device, profiling.engines, doctor.doctor),
+    profiling.profile,
     *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
     *(
         versions.rollback,
