@@ -22,6 +22,7 @@ from modelless.controller.cli import (
     querying,
     registering,
     simulating,
+    top,
     validating,
     versions,
     whatif,
@@ -130,7 +131,14 @@ for _command in (
         simulating.compare,
         cluster.up,
     ),
-    *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(
+        cluster.status,
+        top.top,
+        cluster.upgrade,
+        decisions.history,
+        simulating.replay,
+        decisions.why,
+    ),
     *(decisions.receipts, whatif.whatif),
     *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
