@@ -15,12 +15,14 @@ from modelless.controller.cli import (
     cluster,
     cost_model,
     decisions,
+    doctor,
     keys,
     making,
     profiling,
     querying,
     registering,
     simulating,
+    top,
     validating,
     versions,
     whatif,
@@ -118,7 +120,8 @@ _add(key, keys.revoke, "revoke")
 app.add_typer(key, name="key", epilog="Example: modelless key create --tenant shop")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
-    *(registering.variants, profiling.device, profiling.engines, profiling.profile),
+    *(registering.variants, profiling.device, profiling.engines, doctor.doctor),
+    profiling.profile,
     *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
     *(
         versions.rollback,
@@ -128,7 +131,14 @@ for _command in (
         simulating.compare,
         cluster.up,
     ),
-    *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(
+        cluster.status,
+        top.top,
+        cluster.upgrade,
+        decisions.history,
+        simulating.replay,
+        decisions.why,
+    ),
     *(decisions.receipts, whatif.whatif),
     *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):

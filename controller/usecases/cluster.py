@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -52,6 +53,9 @@ from modelless.variants.vocabulary import Task
 POLL_S: Final = 0.1
 PATIENCE_S: Final = 300.0
 _ERROR: Final = "error: "
+
+OWN_FILES: Final = 512
+"""Files and sockets that a gateway opens beside those of its clients, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,8 @@ def serve(
     supervisor, environment = int(os.environ.pop(CHILD, "0")), dict(os.environ)
     check_exposed(settings, read_keys(home_folder(home)))
     _make_record_folder(settings)
+    if lacking := lacking_files(settings):
+        on_stage(lacking)
     note_act(home_folder(home), "up", user_name(), url=settings.http.url, address=address)
     if settings.serve_unmeasured:
         facts = read_facts()
@@ -394,6 +400,22 @@ def check_exposed(settings: Settings, keys: KeyRing) -> None:
         f"http.host: got {http.host!r}, which other machines reach, and there are no keys; allowed "
         "without keys: 127.0.0.1. Make one with 'modelless key create --tenant NAME', or say "
         "--insecure if something else keeps strangers out"
+    )
+
+
+def lacking_files(settings: Settings) -> str:
+    """What a low limit of open files costs, and how to raise it; empty if it suffices.
+
+    Ray raises the soft limit to the hard one, up to 65,536.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.limits.max_connections + OWN_FILES
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        return ""
+    return (
+        f"open files: at most {hard} of a process, and a gateway with limits.max_connections "
+        f"{settings.limits.max_connections} may need {needed}; clients beyond that cannot connect. "
+        f"Raise the limit with 'ulimit -Hn {needed}' as root, or LimitNOFILE={needed} in systemd"
     )
 
 

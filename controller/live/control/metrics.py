@@ -185,7 +185,9 @@ class ClusterMetrics:
 
         Returns:
             ``queries``: by scope, how many were served and refused, and the seconds that those
-            served took; ``batches``: by variant, items, batches and the seconds devices took.
+            served took; ``batches``: by variant, items, batches and the seconds devices took;
+            ``outcomes``: by task and outcome, how many queries ended so; ``device_cost_usd``: the
+            price of the devices for the time they were present.
         """
         queries: dict[str, list[float]] = {}
         for (scope, outcome), count in self._meters.ends.items():
@@ -199,7 +201,17 @@ class ClusterMetrics:
             items, batch_count, busy_s = batches.get(variant_id, (0, 0, 0.0))
             more = sum(counts[:-2])
             batches[variant_id] = [items + counts[-2], batch_count + more, busy_s + counts[-1]]
-        return {"queries": queries, "batches": batches}
+        outcomes: dict[str, dict[str, int]] = {}
+        for (scope, outcome), count in self._meters.ends.items():
+            row_of = outcomes.setdefault(_task(scope), {})
+            row_of[outcome] = row_of.get(outcome, 0) + count
+        cost_usd = sum(self._cost_usd(name, seconds) for name, seconds in self._device_s.items())
+        return {
+            "queries": queries,
+            "batches": batches,
+            "outcomes": outcomes,
+            "device_cost_usd": cost_usd,
+        }
 
     def by_task(self) -> dict[str, dict[str, float]]:
         """Return queries by outcome since the start, and ``cost_usd``, of each task."""
