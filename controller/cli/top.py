@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer import Option
 
 from modelless.controller.cli.arguments import Url, seconds_of
@@ -39,7 +40,7 @@ def top(
                 emit(figures) if once else typer.echo(json.dumps(figures))
             else:
                 if not once and sys.stdout.isatty():
-                    typer.clear()
+                    Console().clear()
                 _show(figures)
             if once:
                 return
