@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer import Option
 
 from modelless.controller.cli.arguments import Url, seconds_of
@@ -31,6 +30,8 @@ def top(
 
     Examples: modelless top; modelless top --once --json; modelless top --interval 5s
     """
+    from rich.console import Console
+
     from modelless.controller.usecases.top import watch
 
     interval_s = max(1.0, seconds_of("--interval", interval))
