@@ -138,7 +138,7 @@ def _check_machine(home: Path) -> Iterator[Check]:
 
 
 def _check_versions() -> Iterator[Check]:
-    from packaging.requirements import Requirement  # Ray's own requirement
+    from packaging.requirements import Requirement
 
     unfit = []
     for line in requires("modelless") or []:

@@ -59,7 +59,7 @@ def test_codes_of_calls_are_tabled() -> None:
 
 
 def test_endpoints_are_tabled() -> None:
-    pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics|openapi)[^`]*)` \|"
+    pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics|openapi|console)[^`]*)` \|"
     tabled = re.findall(pattern, PAGE, re.MULTILINE)
     assert ("GET", "/modelless/receipts/{receipt_id}") in tabled
     tabled = [(method, path.replace("{receipt_id}", "g-1")) for method, path in tabled]
