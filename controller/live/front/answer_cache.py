@@ -3,6 +3,9 @@
 An answer is kept under a hash of the scope that was asked for, the tenant whose key asked, and the
 inputs. So no tenant learns what another has asked. It holds as long as its variant, in that
 version, is one that the scope stands for.
+
+A query that is equal to one that runs waits for that one's answer, unless that could come later, or
+be less accurate, than its own limits allow.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from modelless.controller.api.v2_request import InferRequest
 from modelless.controller.api.v2_tensors import to_binary
 from modelless.controller.config import CacheSettings
 from modelless.policies.scopes import in_scope
+from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Scope
 from modelless.variants.vocabulary import Variant
 
@@ -51,6 +55,8 @@ class AnswerCache:
         self._max_bytes = settings.max_bytes
         self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
         self._bytes = 0
+        self._running: dict[bytes, QueryView] = {}
+        self._waiting: dict[int, list[int]] = {}  # by the id of the one that runs
 
     def owner_of(self, scope: Scope, tenant: str) -> str | None:
         """Return whose answers a query may get; None if answers for the scope are not kept.
@@ -91,9 +97,42 @@ class AnswerCache:
         while self._bytes > self._max_bytes:
             self._forget(next(iter(self._answers)))
 
+    def join_run(self, key: bytes, query: QueryView, *, may_wait: bool) -> bool:
+        """Return whether the query waits for the answer of an equal one; else others may for its.
+
+        Args:
+            key: of the query's answer.
+            query: which is about to be dispatched.
+            may_wait: whether another query's answer will do.
+        """
+        first = self._running.setdefault(key, query)
+        if (
+            first is query
+            or not may_wait
+            or first.deadline_s > query.deadline_s
+            or first.serve_late > query.serve_late
+            or first.priority < query.priority
+            or first.min_accuracy_percent < query.min_accuracy_percent
+        ):
+            return False
+        self._waiting.setdefault(first.query_id, []).append(query.query_id)
+        return True
+
+    def end_run(self, key: bytes, query_id: int) -> list[int]:
+        """Return the queries that wait for this one, which is over."""
+        first = self._running.get(key)
+        if first is not None and first.query_id == query_id:
+            del self._running[key]
+        return self._waiting.pop(query_id, [])
+
+    def is_awaited(self, query_id: int) -> bool:
+        """Return whether others wait for a query's answer."""
+        return query_id in self._waiting
+
     def clear(self) -> None:
-        """Forget all answers."""
+        """Forget all answers; nothing joins what runs now."""
         self._answers.clear()
+        self._running.clear()
         self._bytes = 0
 
     def _forget(self, key: bytes) -> None:

@@ -106,6 +106,7 @@ class _Read(NamedTuple):
         tensors, items: its inputs, and the number of their items.
         render: renders the answer; see ``render_infer``.
         cache_key: see ``answer_cache.key_of``.
+        is_reusable: whether another query's answer will do.
     """
 
     request: InferRequest
@@ -113,6 +114,7 @@ class _Read(NamedTuple):
     items: int
     render: Callable[..., tuple[bytes, Headers]]
     cache_key: bytes | None
+    is_reusable: bool
 
 
 class _Room:
@@ -140,46 +142,44 @@ class _ReadAside:
 
 
 def _read_query(
-    body: bytes | memoryview,
+    parse: Callable[[Callable[[int], None]], InferRequest],
+    render: Callable[..., tuple[bytes, Headers]],
     said: RequestHeaders,
-    limits: Limits,
     scope: Scope,
-    room: _Room,
-    slos: Mapping[str, Mapping[str, Any]],
-    cached_for: str | None,
-) -> _Read:
-    """Read the body of a query for ``scope``; ``room`` is for what it is in plain."""
-    if said.content_encoding is not None:
-        only_json = said.json_length is None
-        most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
-        body = decode_body(body, said.content_encoding, most_bytes, room.take)
-    request = parse_infer(body, said.json_length, limits, said.parameters, slos)
-    check_outputs(request, scope.task)
-    tensors, items = check_inputs(scope.task, request.tensors)
-    key = key_of(cached_for, said, request, tensors)
-    return _Read(request, tensors, items, render_infer, key)
-
-
-def _read_call(
-    message: InferMessage,
-    said: RequestHeaders,
-    limits: Limits,
-    scope: Scope,
-    slos: Mapping[str, Mapping[str, Any]],
-    time_left_s: float | None,
     cached_for: str | None,
     take: Callable[[int], None] = lambda _: None,
 ) -> _Read:
-    """Read the message of a query for ``scope``; ``take`` is for what it is unpacked."""
-    request = message.parse(limits, said.parameters, slos, time_left_s, take)
+    """Read the body of a query for ``scope``; ``take`` is for what it takes in plain."""
+    request = parse(take)
     check_outputs(request, scope.task)
     tensors, items = check_inputs(scope.task, request.tensors)
-    key = key_of(cached_for, said, request, tensors)
-    return _Read(request, tensors, items, render_infer_call, key)
+    return _Read(
+        request,
+        tensors,
+        items,
+        render,
+        key_of(cached_for, said, request, tensors),
+        is_reusable(said, request),
+    )
+
+
+def _parse_body(
+    body: bytes | memoryview,
+    said: RequestHeaders,
+    limits: Limits,
+    slos: Mapping[str, Mapping[str, Any]],
+    take: Callable[[int], None],
+) -> InferRequest:
+    if said.content_encoding is not None:
+        only_json = said.json_length is None
+        most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
+        body = decode_body(body, said.content_encoding, most_bytes, take)
+    return parse_infer(body, said.json_length, limits, said.parameters, slos)
 
 
 @dataclass(slots=True)
 class _Open:
+    query: QueryView
     read: _Read
     scope: Scope
     model_name: str
@@ -392,16 +392,20 @@ class V2Frontend:
             return
         if number < 0:
             self._aside.cancel(number)
-            found = self._read_aside.pop(number, None)
-            if found is None or not found.query_id:  # its memory is still in use
+            aside = self._read_aside.pop(number, None)
+            if aside is None or not aside.query_id:  # its memory is still in use
                 return
-            found.room.give_back()
-            number = found.query_id
+            aside.room.give_back()
+            number = aside.query_id
             if number < 0:  # it was decompressed, and is read now
                 self.on_abandoned(number)
                 return
-        if self._close(number) is not None:
-            self.decide(QueryCancelled(number))
+        found = self._open.get(number)
+        if found is None or self._cache.is_awaited(number):
+            return  # (others wait for its answer)
+        self._close(number)
+        self.decide(QueryCancelled(number))
+        self._end_run(found)
 
     def _is_running(self, number: int) -> bool:
         """Whether a device runs the query of a number that ``on_request`` returned."""
@@ -431,24 +435,42 @@ class V2Frontend:
     ) -> int:
         said = read_headers(headers, self.limits)
         scope = self._find_served(found, key)
-        room = _Room(self.budget)
-        slos = self._access.slos(key)
-        cached_for = self._cache.owner_of(scope, _owner(key))
-        read = partial(_read_query, body, said, self.limits, scope, room, slos, cached_for)
+        parse = partial(_parse_body, body, said, self.limits, self._access.slos(key))
         json_bytes = len(body) if said.json_length is None else said.json_length
-        if (
+        is_small = (
             said.content_encoding is None
             and json_bytes <= self.limits.small_json_bytes
             and len(body) <= self.limits.small_body_bytes
-        ):
-            return self._enter(found, said, scope, arrival_s, key, respond, read())
+        )
+        return self._read_and_enter(
+            found, said, scope, arrival_s, key, respond, parse, render_infer, is_small
+        )
+
+    def _read_and_enter(
+        self,
+        found: Route,
+        said: RequestHeaders,
+        scope: Scope,
+        arrival_s: float,
+        key: Key | None,
+        respond: Respond,
+        parse: Callable[[Callable[[int], None]], InferRequest],
+        render: Callable[..., tuple[bytes, Headers]],
+        is_small: bool,
+    ) -> int:
+        """Read a query here if it is small, else aside, and hand it to the dispatcher."""
+        cached_for = self._cache.owner_of(scope, _owner(key))
+        read = partial(_read_query, parse, render, said, scope, cached_for)
         enter = partial(self._enter, found, said, scope, arrival_s, key)
-        return self._set_aside(read, enter, respond, room)
+        if is_small:
+            return enter(respond, read())
+        room = _Room(self.budget)
+        return self._set_aside(partial(read, room.take), enter, respond, room)
 
     def _infer_call(self, call: Call, respond: Respond, key: Key | None) -> int:
         said = read_headers(call.headers, self.limits)
-        room = _Room(self.budget)
         if call.is_compressed:
+            room = _Room(self.budget)
             encoding = message_encoding(call.headers)
             decode = partial(
                 decode_body, call.message, encoding, self.limits.max_body_bytes, room.take
@@ -462,18 +484,16 @@ class V2Frontend:
         message = InferMessage(call.message)
         found = Route(Endpoint.INFER, message.model_name, message.model_version)
         scope = self._find_served(found, key)
-        slos = self._access.slos(key)
-        cached_for = self._cache.owner_of(scope, _owner(key))
-        read = partial(
-            _read_call, message, said, self.limits, scope, slos, call.time_left_s, cached_for
+        parse = partial(
+            message.parse, self.limits, said.parameters, self._access.slos(key), call.time_left_s
         )
-        if (
+        is_small = (
             message.structure_bytes <= self.limits.small_message_bytes
             and len(call.message) <= self.limits.small_body_bytes
-        ):
-            return self._enter(found, said, scope, call.arrival_s, key, respond, read())
-        enter = partial(self._enter, found, said, scope, call.arrival_s, key)
-        return self._set_aside(partial(read, room.take), enter, respond, room)
+        )
+        return self._read_and_enter(
+            found, said, scope, call.arrival_s, key, respond, parse, render_infer_call, is_small
+        )
 
     def _find_served(self, found: Route, key: Key | None) -> Scope:
         """Return what a query names, if it can be served."""
@@ -557,29 +577,41 @@ class V2Frontend:
             request_id=said.request_id,
             traceparent=said.traceparent,
         )
-        self._open[query.query_id] = _Open(read, scope, found.name, respond, _owner(key))
+        self._open[query.query_id] = _Open(query, read, scope, found.name, respond, _owner(key))
         try:
-            effects = self._dispatcher.handle(self._event_of(query, said, read), self._clock())
+            self._dispatch(self._open[query.query_id])
         except Exception:
             self._close(query.query_id)
             raise
-        self._carry_out(effects)
         return query.query_id
 
-    def _event_of(self, query: QueryView, said: RequestHeaders, read: _Read) -> DispatchEvent:
-        """Return what the dispatcher is told of a query: its arrival, or that it is answered."""
-        scope = self._open[query.query_id].scope
-        if (
-            read.cache_key is None
-            or query.scope != scope.name  # a trial counts what its versions answer
-            or not is_reusable(said, read.request)
-        ):
-            return QueryArrived(query)
-        found = self._cache.find(read.cache_key, scope, query.min_accuracy_percent)
-        if found is None:
-            return QueryArrived(query)
-        self._outputs[query.query_id] = found.outputs
-        return CacheHit(query, found.variant.id)
+    def _dispatch(self, found: _Open) -> None:
+        """Tell the dispatcher of a query, unless an equal one runs whose answer it will get."""
+        query, read = found.query, found.read
+        event: DispatchEvent = QueryArrived(query)
+        if read.cache_key is not None and query.scope == found.scope.name:  # and is in no trial
+            kept = None
+            if read.is_reusable:
+                kept = self._cache.find(read.cache_key, found.scope, query.min_accuracy_percent)
+            if kept is not None:
+                self._outputs[query.query_id] = kept.outputs
+                event = CacheHit(query, kept.variant.id)
+            elif self._cache.join_run(read.cache_key, query, may_wait=read.is_reusable):
+                return
+        self.decide(event)
+
+    def _end_run(self, found: _Open, variant_id: str = "", outputs: Tensors | None = None) -> None:
+        """Answer the queries that wait for this one's answer; without one they begin anew."""
+        key = found.read.cache_key
+        for query_id in self._cache.end_run(key, found.query.query_id) if key is not None else ():
+            waiting = self._open.get(query_id)
+            if waiting is None:  # its client went away
+                continue
+            if outputs is None:
+                self._dispatch(waiting)
+            else:
+                self._outputs[query_id] = outputs
+                self.decide(CacheHit(waiting.query, variant_id))
 
     def _view_of(
         self, slo: SLO, tenant: str, scope: str, items: int, arrival_s: float
@@ -849,6 +881,8 @@ class V2Frontend:
         key = found.read.cache_key
         if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:
             self._cache.keep(key, variant, parameters["accuracy"], outputs)
+        if not receipt.is_cached:
+            self._end_run(found, variant.id, outputs)
 
     def _receipt_id(self, query_id: int, owner: str) -> str:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"
@@ -865,5 +899,6 @@ class V2Frontend:
             if receipt is not None and found.read.request.explain:
                 explanation = receipt.explain_choice()
             found.respond(render_error(error_of(effect), receipt_id, explanation))
+            self._end_run(found)
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

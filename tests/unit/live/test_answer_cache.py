@@ -40,7 +40,7 @@ from tests.unit.cli.tiny import (
 )
 from tests.unit.dispatch.world import make_variant
 
-from .front import INFER, Answer, Front, query, serving
+from .front import INFER, Answer, Front, query, serving, until
 
 SMALL = "pixels/mean/small"
 KEEPS_ALL = {"cache": {"scopes": ["pixels"]}}
@@ -228,6 +228,76 @@ def test_large_bodies_and_queries_at_once(run: Callable[..., None]) -> None:
         assert is_cached(again)
         assert len(front.ran) <= 3
         assert front.frontend.budget.used_bytes == 0
+
+    run(test)
+
+
+def test_equal_queries_that_come_while_the_first_runs_share_its_run(
+    run: Callable[..., None],
+) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        strict = asyncio.create_task(ask(front, latency_ms=2000.0, min_accuracy=70.0))
+        await until(lambda: len(front.ran) == 1)
+        others = [{"latency_ms": 3000.0}, {"latency_ms": 2900.0, "min_accuracy": 60.0}, {}]
+        waiting = [asyncio.create_task(ask(front, **limits)) for limits in others]
+        await until(lambda: len(front.frontend._open) == 4)
+        alone = [{"latency_ms": 500.0}, {"priority": 1}, {"cache_control": "no-cache"}]
+        alone += [{"min_accuracy": 72.0}]
+        tasks = [asyncio.create_task(ask(front, **limits)) for limits in alone]
+        await until(lambda: len(front.frontend._open) == 8)
+        front.answers_at_once = True
+        front.finish(front.ran[0])
+        assert not is_cached(await strict)
+        for answer in await asyncio.gather(*waiting):
+            assert is_cached(answer)
+            assert answer.document["outputs"] == (await strict).document["outputs"]
+            assert answer.document["parameters"]["cost_usd"] == 0.0
+        assert not any(is_cached(answer) for answer in await asyncio.gather(*tasks))
+        assert sum(len(batch.inputs) for batch in front.ran) == 5
+        cache = front.frontend._cache
+        assert (len(cache._running), len(cache._waiting), front.has_open) == (0, 0, False)
+
+    run(test)
+
+
+@pytest.mark.parametrize("ends", ["fails", "goes away"])
+def test_queries_that_wait_for_one_that_ends_otherwise(run: Callable[..., None], ends: str) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        first = asyncio.create_task(ask(front, latency_ms=2000.0))
+        await until(lambda: len(front.ran) == 1)
+        waiting = [asyncio.create_task(ask(front, latency_ms=20_000.0)) for _ in range(3)]
+        await until(lambda: len(front.frontend._open) == 4)
+        if ends == "goes away":  # what others wait for runs on
+            front.frontend.on_abandoned(1)
+            front.finish(front.ran[0])
+            assert (await first).status == 200
+            assert all(is_cached(answer) for answer in await asyncio.gather(*waiting))
+            return
+        batch = front.ran[0]
+        front.frontend.on_batch_done(batch.batch_id, 0.0, ValueError("broken"), lost=False)
+        await until(lambda: len(front.ran) == 2)  # for all three
+        assert (await first).status == 500
+        front.finish(front.ran[1])
+        shared = [is_cached(answer) for answer in await asyncio.gather(*waiting)]
+        assert sorted(shared) == [False, True, True]
+
+    run(test)
+
+
+def test_a_query_that_goes_away_while_it_waits_is_forgotten(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        first = asyncio.create_task(ask(front))
+        await until(lambda: len(front.ran) == 1)
+        other = asyncio.create_task(ask(front))
+        await until(lambda: len(front.frontend._open) == 2)
+        other.cancel()
+        await until(lambda: len(front.frontend._open) == 1)
+        front.finish(front.ran[0])
+        assert not is_cached(await first)
+        assert not front.has_open
 
     run(test)
 
