@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
+from fashion_mnist_training import load_data
 from numpy.typing import NDArray
 
 from modelless.common.intervals import wilson_percent
@@ -37,7 +38,6 @@ from modelless.variants.making.recipe import parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.metrics.paired import compare_right
 from modelless.variants.zoo.fashion_mnist import DATA, FashionMnist
-from modelless.variants.zoo.training.fashion_mnist import load_data
 
 _BATCH: Final = 500
 _PRUNINGS: Final[dict[str, dict[str, Any]]] = {

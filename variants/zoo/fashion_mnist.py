@@ -1,8 +1,8 @@
 """The task ``fashion-mnist``: five small networks in two precisions, accuracy measured end to end.
 
 The models are shipped with the package, small as they are, together with the test split on which
-their accuracy was measured, so anyone can measure it again. ``training/fashion_mnist.py`` made
-them.
+their accuracy was measured, so anyone can measure it again.
+``benchmarks/profiling/fashion_mnist_training.py`` made them.
 """
 
 from __future__ import annotations

@@ -111,11 +111,7 @@ def test_what_is_imported_is_declared(modules: Modules, pyproject: dict[str, Any
 )
 def test_no_extra_is_needed_to_import_the_package(modules: Modules, extra: str) -> None:
     needing = [m.name for m in modules if extra in _imports(m.tree, at_import=True)]
-    allowed = (
-        "modelless.variants.making.torch_",
-        "modelless.variants.runtimes.",
-        "modelless.variants.zoo.training.",
-    )
+    allowed = ("modelless.variants.making.torch_", "modelless.variants.runtimes.")
     assert [name for name in needing if not name.startswith(allowed)] == []
 
 

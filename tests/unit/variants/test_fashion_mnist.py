@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from benchmarks.profiling import fashion_mnist_training as training
 
-from modelless.common.errors import IntegrityError, InvalidInputError
+from modelless.common.errors import IntegrityError
 from modelless.variants.vocabulary import Engine, Precision, Provenance
 from modelless.variants.zoo.fashion_mnist import (
     DATA,
@@ -27,8 +28,6 @@ from modelless.variants.zoo.fashion_mnist import (
     read_checked,
     read_manifest,
 )
-from modelless.variants.zoo.training import fashion_mnist as training
-from modelless.variants.zoo.training import fashion_mnist_graph as graph
 
 MANIFEST = read_manifest()
 CONSTANTS = {"channel_axis", "pixel_scale", "pixel_zero"}
@@ -66,7 +65,7 @@ def test_the_manifest_tells_the_recipes_of_the_script() -> None:
         assert (record.epochs, record.learning_rate) == (recipe.epochs, recipe.learning_rate)
         assert (record.weight_decay, record.seed) == (recipe.weight_decay, recipe.seed)
         macs = {v.multiply_adds for v in MANIFEST.variants if v.model == f"cnn-{size}"}
-        assert macs == {graph.multiply_adds(recipe.layers)}
+        assert macs == {training.multiply_adds(recipe.layers)}
 
 
 def test_build_yields_ten_measured_variants() -> None:
@@ -154,7 +153,7 @@ def test_int8_folds_into_integer_operators(size: str, tmp_path: Path) -> None:
     path = DATA / named(f"cnn-{size}", "int8").file
     ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
-    convolutions = sum(isinstance(layer, graph.Conv) for layer in training.RECIPES[size].layers)
+    convolutions = sum(isinstance(layer, training.Conv) for layer in training.RECIPES[size].layers)
     assert kinds.count("QLinearConv") == convolutions
     assert kinds.count("QGemm") == 1
     assert not {"Conv", "Gemm", "QuantizeLinear", "DequantizeLinear"} & set(kinds)
@@ -253,7 +252,7 @@ def test_folding_a_batch_norm_changes_nothing() -> None:
     patch = rng.normal(size=(2, 3, 3)).astype(np.float32)
     before = (kernel * patch).sum(axis=(1, 2, 3))
     expected = gamma * (before - mean) / np.sqrt(variance + 1e-5) + beta
-    folded, bias = graph.fold_batch_norm(kernel, gamma, beta, mean, variance, 1e-5)
+    folded, bias = training.fold_batch_norm(kernel, gamma, beta, mean, variance, 1e-5)
     np.testing.assert_allclose((folded * patch).sum(axis=(1, 2, 3)) + bias, expected, rtol=1e-4)
 
 
@@ -271,14 +270,3 @@ def test_check_wants_identical_files_on_the_same_platform_only() -> None:
     assert not training.same(made(other), MANIFEST, same_platform=True)
     assert training.same(made(other), MANIFEST, same_platform=False)
     assert not training.same(made(worse), MANIFEST, same_platform=False)
-
-
-@pytest.mark.parametrize("extra", [["--sizes", "xs"], ["--check", "--sizes", "xs,huge"]])
-def test_the_script_refuses_sizes_it_cannot_use(extra: list[str], tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="--sizes"):
-        training.run(["--data", str(tmp_path), "--out", str(tmp_path), *extra])
-
-
-def test_the_script_says_where_the_data_come_from(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="dataset-fashion-mnist"):
-        training.run(["--data", str(tmp_path), "--out", str(tmp_path)])
