@@ -349,6 +349,13 @@ class FeedbackSettings(_Section):
         description="seconds without feedback after which a demoted variant is tried again; "
         "doubled after each failed try, up to a day",
     )
+    shadow_share: float = Field(
+        0.0,
+        ge=0,
+        le=0.2,
+        description="share of the answered queries that the most accurate loaded variant answers "
+        "again, offline, to judge variants that get no feedback",
+    )
 
 
 class RecordSettings(_Section):

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from modelless.common.intervals import wilson_percent
 from modelless.controller.control.messages import Entry, EntryKind
-from modelless.controller.dispatch.trials import FeedbackCounts
+from modelless.controller.dispatch.trials import SHADOW, FeedbackCounts
 from modelless.variants.vocabulary import Variant
 
 # Has a share of right items fallen below a bound m, at a time that nobody knows? Asked as often as
@@ -149,7 +149,8 @@ class VariantFeedback:
 
     def status(self, variant_id: str) -> dict[str, Any]:
         """Return it in a few figures, as plain data."""
-        right, wrong = map(sum, zip(*self.tenants.values(), strict=True))
+        labels = [counts for name, counts in self.tenants.items() if name != SHADOW] or [[0, 0]]
+        right, wrong = map(sum, zip(*labels, strict=True))
         return {
             "variant": variant_id,
             **_figures(right, wrong),

@@ -27,6 +27,9 @@ _FAILED: Final = (Reason.EXECUTION_FAILED, Reason.WORKER_LOST)
 _FINEST_S: Final = 1e-4
 _STEP: Final = 1.1  # of the sketch: quantiles are exact to 10 %
 
+SHADOW: Final = "(shadow)"
+"""In the place of a tenant, where a reference variant says what is right."""
+
 Shares = Mapping[str, Mapping[Placement, float]]
 
 
@@ -75,7 +78,8 @@ class FeedbackCounts(NamedTuple):
     """What feedback of one tenant said of a variant's answers over some time.
 
     Attributes:
-        tenant: of the key that the feedback came with; empty where there are no keys.
+        tenant: of the key that the feedback came with; empty where there are no keys; ``SHADOW``
+            for what a reference variant says.
         right, wrong: items; an item with a score between 0 and 1 counts in part for either.
     """
 
@@ -127,6 +131,7 @@ class TrialArms:
         # tuples of plain values alone.
         self._answers: list[tuple[Any, ...] | None] = [None] * ANSWERS_KEPT
         self._feedback: dict[tuple[str, str], list[float]] = {}
+        self._labelled: dict[str, int] = {}  # by variant, the last query with feedback
 
     def set_trials(self, trials: Iterable[Trial]) -> None:
         """Set the trials that run from now on, and forget the counts of all others."""
@@ -197,16 +202,25 @@ class TrialArms:
         answer = Answer(*found[1:])
         scores = judge(answer)
         self._answers[place] = None
-        right, wrong = sum(scores), len(scores) - sum(scores)
-        told = self._feedback.setdefault((answer.variant_id, tenant), [0.0, 0.0])
-        told[0] += right
-        told[1] += wrong
+        self.add_scores(answer.variant_id, tenant, scores)
         if any(answer.number == trial.number for trial in self._trials.values()):
             pair = self._counts_of(answer.number)
             counts = pair.tried if answer.on_trial else pair.standing
             counts.labelled += len(scores)
-            counts.wrong += wrong
+            counts.wrong += len(scores) - sum(scores)
+        self._labelled[answer.variant_id] = query_id
         return True
+
+    def add_scores(self, variant_id: str, tenant: str, scores: Sequence[float]) -> None:
+        """Count how right a variant's items are, each 0 to 1, by somebody's word."""
+        told = self._feedback.setdefault((variant_id, tenant), [0.0, 0.0])
+        told[0] += sum(scores)
+        told[1] += len(scores) - sum(scores)
+
+    def is_labelled(self, variant_id: str, query_id: int) -> bool:
+        """Return whether feedback came for one of the variant's last answers before a query."""
+        last = self._labelled.get(variant_id)
+        return last is not None and query_id - last < len(self._answers)
 
     def take_feedback(self) -> tuple[FeedbackCounts, ...]:
         """Return what feedback said since the last call, and count from zero again."""

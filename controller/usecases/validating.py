@@ -18,6 +18,7 @@ from modelless.common.errors import (
 )
 from modelless.common.intervals import FINEST_PERCENT, recommended_sample_size
 from modelless.controller.control.feedback import COMPARABLE, VariantFeedback
+from modelless.controller.dispatch.trials import SHADOW
 from modelless.controller.history.feedback import read_feedback
 from modelless.controller.usecases.home import (
     Home,
@@ -226,7 +227,8 @@ def _accuracies_by_feedback(home: Path, metric: str) -> dict[str, Accuracy]:
     found = {}
     for variant_id, document in read_feedback(home).items():
         told = VariantFeedback.kept(document).status(variant_id)
-        told = told["since"] or told
+        if SHADOW not in told["tenants"]:  # which says less than labels
+            told = told["since"] or told
         if told["items"] >= FEWEST_ITEMS:
             source = f"feedback on {told['items']:g} items of {variant_id}"
             bounds = told["low"], told["high"], round(told["items"])

@@ -61,7 +61,7 @@ class FeedbackDesk:
         self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task
     ) -> None:
         """Count a query of the task that was answered with these outputs."""
-        self.arms.count_answer(receipt, partial(self._classes, outputs, task))
+        self.arms.count_answer(receipt, partial(self.classes, outputs, task))
 
     def accept_feedback(self, feedback: Sequence[Feedback], owner: str = "") -> dict[str, int]:
         """Count a client's feedback; return how many entries counted, or not.
@@ -149,7 +149,8 @@ class FeedbackDesk:
 
         return self.arms.count_feedback(told.query_id, of_answer, told.owner)
 
-    def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
+    def classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
+        """Return the class that each item's outputs put first; None if the task has none."""
         if task.name not in self._outputs:
             try:
                 self._outputs[task.name] = ClassOutput(task, task.accuracy_metric)

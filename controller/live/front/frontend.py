@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ from modelless.controller.dispatch.messages import (
     Refuse,
     WakeAt,
 )
+from modelless.controller.dispatch.trials import SHADOW
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
@@ -75,12 +77,14 @@ from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.front.replies import error_of, reply_parameters
+from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Catalog, Scope
+from modelless.variants.registry.versions import name_of
 from modelless.variants.signature import check_inputs, has_free_sizes, item_size, round_size
-from modelless.variants.vocabulary import SLO
+from modelless.variants.vocabulary import SLO, Task, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -239,6 +243,7 @@ class V2Frontend:
         cache: of answers.
         home: where the console reads the store and receipts; None: it shows neither.
         variant_facts: returns what the console shows of each variant.
+        shadows: queries that are run again, to judge variants.
 
     Attributes:
         console: the operators' pages.
@@ -269,6 +274,7 @@ class V2Frontend:
         cache: CacheSettings | None = None,
         home: Path | None = None,
         variant_facts: Callable[[], Sequence[VariantRow]] = list,
+        shadows: Shadows | None = None,
     ) -> None:
         self._set_pin = pin
         self.limits = limits
@@ -300,6 +306,7 @@ class V2Frontend:
         self._read_aside: dict[int, _ReadAside] = {}
         self._kept_answers = KeptAnswers(clock)
         self._cache = AnswerCache(cache or CacheSettings())
+        self._shadows = shadows or Shadows(0.0, random.Random(0))  # noqa: S311
         self.console = Console(
             home,
             status,
@@ -650,6 +657,7 @@ class V2Frontend:
     def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
         """Forget an open query, if it is still open; its tenant pays what it cost."""
         found = self._open.pop(query_id, None)
+        self._shadows.classes.pop(query_id, None)
         if found is not None and found.owner:
             self._access.books.close(found.owner, cost_usd)
         return found
@@ -854,6 +862,10 @@ class V2Frontend:
             self._close(effect.query_id)
             return
         outputs = self._outputs.pop(effect.query_id)
+        if effect.query_id in self._shadows.classes:
+            self._judge_shadow(effect.query_id, outputs, found.scope.task)
+            self._close(effect.query_id)
+            return
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
         accuracy = self._dispatcher.instances.variants[receipt.variant_id].accuracy
@@ -883,6 +895,44 @@ class V2Frontend:
             self._cache.keep(key, variant, parameters["accuracy"], outputs)
         if not receipt.is_cached:
             self._end_run(found, variant.id, outputs)
+            self._shadow(found, variant, outputs)
+
+    def _shadow(self, found: _Open, variant: Variant, outputs: Tensors) -> None:
+        """Have a reference variant answer a query again, for some queries."""
+        query, tensors, instances = found.query, found.read.tensors, self._dispatcher.instances
+        size_bytes = sum(array.nbytes for array in tensors.values())
+        if self.is_draining or not self._shadows.is_drawn(size_bytes):
+            return
+
+        def counts_as_stated(each: Variant) -> bool:
+            known = instances.variants.get(each.id)
+            return known is not None and known.accuracy.percent >= each.accuracy.percent
+
+        reference = find_reference(
+            variant,
+            self._catalog.variants,
+            lambda each: counts_as_stated(each) and instances.is_served(name_of(each.id)),
+        )
+        is_labelled = self._desk.arms.is_labelled(variant.id, query.query_id)
+        if reference is None or is_labelled or not counts_as_stated(variant):
+            return
+        classes = self._desk.classes(outputs, found.scope.task)
+        if classes is None:
+            return
+        self._next_query_id += 1
+        shadow = shadow_of(query, self._next_query_id, reference, self._clock())
+        self._shadows.classes[shadow.query_id] = variant, reference, classes
+        read = found.read._replace(cache_key=None)
+        self._open[shadow.query_id] = _Open(
+            shadow, read, found.scope, shadow.scope, lambda _: None, ""
+        )
+        self.decide(QueryArrived(shadow))
+
+    def _judge_shadow(self, query_id: int, outputs: Tensors, task: Task) -> None:
+        variant, reference, answered = self._shadows.classes[query_id]
+        wanted = self._desk.classes(outputs, task) or ()
+        scores = score(answered, wanted, variant.accuracy, reference.accuracy)
+        self._desk.arms.add_scores(variant.id, SHADOW, scores)
 
     def _receipt_id(self, query_id: int, owner: str) -> str:
         return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"

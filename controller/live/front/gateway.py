@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import platform
+import random
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -43,6 +44,7 @@ from modelless.controller.live.front.frontend import Respond, RunBatch, V2Fronte
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.front.shadows import Shadows
 from modelless.controller.live.front.spans import SpanLog
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader
@@ -233,6 +235,7 @@ class Gateway:
             settings.cache,
             home,
             lambda: variant_rows(self._knowledge),
+            Shadows(settings.feedback.shadow_share, random.Random()),  # noqa: S311
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)

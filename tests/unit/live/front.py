@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from modelless.controller.live.front.frontend import RunBatch, V2Frontend
 from modelless.controller.live.front.gateway import variant_rows
 from modelless.controller.live.front.http_server import open_door
 from modelless.controller.live.front.receipt_tags import ReceiptTags
+from modelless.controller.live.front.shadows import Shadows
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK
@@ -95,6 +97,7 @@ class Front:
             settings.cache,
             folder,
             lambda: variant_rows(knowledge),
+            Shadows(settings.feedback.shadow_share, random.Random(0)),
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
