@@ -89,12 +89,13 @@ def common_options() -> ort.SessionOptions:
 
 
 def open_graph(
-    data: bytes, name: str, options: ort.SessionOptions, providers: Sequence[Provider]
+    graph: bytes | Path, name: str, options: ort.SessionOptions, providers: Sequence[Provider]
 ) -> ort.InferenceSession:
     """A session from a file's bytes: ONNX Runtime sees no path, so it looks for nothing beside it.
 
     Args:
-        data: an ONNX file that may be run; nothing is checked here.
+        graph: an ONNX file that may be run; nothing is checked here. A path only of a file of
+            modelless's own, whose weights lie beside it.
         providers: by preference. ONNX Runtime goes on without one whose libraries are missing.
 
     Raises:
@@ -103,7 +104,7 @@ def open_graph(
     """
     try:
         session = ort.InferenceSession(
-            data,
+            graph,
             options,
             providers=list(providers),
             enable_fallback=False,

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.runtimes import find_runtime, onnxruntime_cpu
+from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.onnxruntime_cpu import OnnxRuntimeCpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import Engine
@@ -124,3 +125,71 @@ def test_options() -> None:
     assert not options.enable_mem_pattern
     for pool in ("intra_op", "inter_op"):
         assert options.get_session_config_entry(f"session.{pool}.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.use_env_allocators") == "1"
+
+
+def large_bytes(pooled: str = "ReduceMean") -> bytes:
+    """A graph with 1.2 MB of weights, which are equal whatever it pools with."""
+    random = np.random.default_rng(5)
+    weights = [
+        numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name)
+        for name, shape in (("wide", (3, 40_000)), ("narrow", (40_000, 4)))
+    ]
+    nodes = [
+        helper.make_node("Cast", ["image"], ["real"], to=1),
+        helper.make_node(pooled, ["real"], ["colour"], axes=[1, 2], keepdims=0),
+        helper.make_node("MatMul", ["colour", "wide"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "narrow"], ["scores"]),
+    ]
+    return bytes(make_model(nodes, weights).SerializeToString())
+
+
+class TestKeptGraphs:
+    """What was optimised once is mapped from then on."""
+
+    def load(self, folder: Path, data: bytes) -> OnnxRuntimeVariant:
+        (folder / "artifact").write_bytes(data)
+        runtime = OnnxRuntimeCpu(EngineCache(folder / "cache"))
+        return runtime.load(variant_of(data), folder / "artifact", threads=1)
+
+    def kept(self, folder: Path, name: str) -> list[Path]:
+        return sorted((folder / "cache").glob(f"*/{name}"))
+
+    def test_answers_are_those_of_the_artifact_to_the_bit(self, tmp_path: Path) -> None:
+        session = onnxruntime_cpu.open_on_cpu(large_bytes(), 1, "it")
+        (expected,) = session.run(None, {"image": IMAGES})
+        for _ in range(2):
+            scores = self.load(tmp_path, large_bytes()).infer({"image": IMAGES})["scores"]
+            np.testing.assert_array_equal(scores, expected)
+
+    def test_processes_share_the_weights(self, tmp_path: Path) -> None:
+        loaded = self.load(tmp_path, large_bytes())
+        (weights,) = self.kept(tmp_path, "weights")
+        assert loaded.session is not None
+        assert str(weights) in Path("/proc/self/maps").read_text()
+
+    def test_variants_of_equal_weights_share_them(self, tmp_path: Path) -> None:
+        for pooled in ("ReduceMean", "ReduceMax"):
+            self.load(tmp_path, large_bytes(pooled))
+        first, second = self.kept(tmp_path, "weights")
+        assert first.samefile(second)
+
+    @pytest.mark.parametrize("name", ["graph.onnx", "weights", "digests.json"])
+    def test_what_is_damaged_is_optimised_anew(self, tmp_path: Path, name: str) -> None:
+        loaded = self.load(tmp_path, large_bytes())
+        before = loaded.infer({"image": IMAGES})["scores"]
+        loaded.unload()
+        (kept,) = self.kept(tmp_path, name)
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:-9] + b"\0" * 9)
+        scores = self.load(tmp_path, large_bytes()).infer({"image": IMAGES})["scores"]
+        np.testing.assert_array_equal(scores, before)
+        assert self.kept(tmp_path, name)[0].read_bytes() == whole
+
+    def test_where_nothing_can_be_kept_it_is_loaded_all_the_same(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "cache").write_bytes(b"a file in the folder's place")
+        scores = self.load(tmp_path, large_bytes()).infer({"image": IMAGES})["scores"]
+        assert scores.shape == (5, 4)
+        assert "without a kept graph" in caplog.text
