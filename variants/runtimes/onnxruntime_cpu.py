@@ -6,7 +6,7 @@ The session options were measured on EfficientNet-Lite0, fp32 and static int8 (O
 A graph is optimised once a machine, and kept with its weights as ONNX Runtime lays them out. Every
 process maps that file, so processes, and variants of equal weights, share one copy in memory.
 Measured with 18 variants of EfficientNet-Lite: 447 MiB a process, of which 205 MiB are mapped,
-instead of 1,252 MiB; 0.25 s of processor time to open them all instead of 1.0 s; answers to the bit.
+instead of 1,252 MiB; 0.25 s of processor time to open them all instead of 1.0 s.
 """
 
 from __future__ import annotations
