@@ -6,6 +6,7 @@
 #   make simtest   seeds of the fault simulation: make simtest SEEDS=1000 (see docs/simtest.md)
 #   make lint      style, types and import contracts
 #   make docs      write the docs' generated tables again
+#   make site      write the manual as a site, with a search, into build/site
 #   make bench     the front door's throughput beside its peers and its limit
 #   make lock      write the locked requirements again (needs uv; UPGRADE=1 takes newer versions)
 #   make clean     remove what the others made
@@ -35,7 +36,7 @@ LOCK := $(LOCK_ONLY) pyproject.toml requirements/build.in
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all simtest lint style types contracts docs bench lock clean
+.PHONY: help demo test test-all simtest lint style types contracts docs site bench lock clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -76,6 +77,10 @@ contracts: $(TEST_READY)
 docs: $(TEST_READY)
 	$(BIN)/python docs/generate.py
 
+site: $(CREATED) requirements/docs.txt
+	$(INSTALL_LOCKED) requirements/docs.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 bench: $(TEST_READY)
 	$(BIN)/modelless --home $(BENCH_HOME) zoo add imagenet
 	$(BIN)/modelless --home $(BENCH_HOME) profile imagenet
@@ -86,6 +91,8 @@ lock:
 	$(LOCK) --extra cpu --extra openvino --extra making --extra sklearn --extra parquet \
 		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
 	$(LOCK_ONLY) --no-deps requirements/zoo.in --output-file requirements/zoo.txt > /dev/null
+	$(LOCK_ONLY) requirements/docs.in --constraint requirements/test.txt \
+		--output-file requirements/docs.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --constraint requirements/test.txt \
 		--output-file requirements/demo.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --extra postgresql --constraint requirements/test.txt \
