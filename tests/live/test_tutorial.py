@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import blocks, read
 
 from .running import free_port
@@ -18,6 +20,7 @@ NAMED = re.compile(r"`([\w.]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)^```$", re.MULTILI
 SET_UP = ("python3", ".", "pip")
 
 
+@pytest.mark.timeout(900)
 def test_tutorial(tmp_path: Path) -> None:
     for name, text in NAMED.findall(read(PAGE)):
         (tmp_path / name).write_text(text, encoding="utf-8")
