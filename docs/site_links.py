@@ -1,4 +1,4 @@
-"""MkDocs' hook: links out of ``docs/`` lead to the repository, because the site has only ``docs/``."""
+"""MkDocs' hook: links out of ``docs/`` lead to the repository; the site has only ``docs/``."""
 
 from __future__ import annotations
 
