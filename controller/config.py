@@ -388,6 +388,17 @@ class CacheSettings(_Section):
     )
 
 
+class BatchSettings(_Section):
+    """Offline runs that clients begin over HTTP."""
+
+    folder: str | None = Field(
+        None,
+        description="folder that such runs read and write in, with keys each tenant in a folder of "
+        "its name; null: there are none",
+    )
+    max_running: int = Field(2, ge=1, le=64, description="maximum runs at a time")
+
+
 class Settings(_Section):
     """All settings of `modelless up`."""
 
@@ -401,6 +412,7 @@ class Settings(_Section):
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
     record: RecordSettings = Field(default_factory=RecordSettings)
     cache: CacheSettings = Field(default_factory=CacheSettings)
+    batch: BatchSettings = Field(default_factory=BatchSettings)
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"
     )

@@ -1,22 +1,22 @@
-"""The price of everything around the model: images/s of each front door, as a share of the limit.
+"""The price of everything around the model: items/s of each front door, as a share of the limit.
 
-One run, same cores: lite0-int8@224, raw uint8 in by HTTP, 1,000 float32 out, access logs off, at 1
-and 16 connections.
+One run, same cores, same variant, binary tensors, access logs off:
 
-- limit: ONNX Runtime in process, two processes of one thread, no server at all;
-- serve: plain Ray Serve, two replicas, ``@serve.batch``, at its defaults;
+- limit: ONNX Runtime in process, one process and thread a connection, two at most, no server;
+- serve: plain Ray Serve, two replicas, ``@serve.batch``, at its defaults (imagenet only);
 - serve-tuned: the same with HAProxy and the throughput settings;
 - modelless: two gateways, choosing a variant for every query.
 
     python benchmarks/serving/front_door.py --home HOME [--rounds 3] [--seconds 8]
-        [--only limit,modelless]
-    python benchmarks/serving/front_door.py --home HOME --cache
+    python benchmarks/serving/front_door.py --home HOME --compare keys
 
-``--cache`` measures modelless alone, with a cache, three times in each run: queries that do without
-it, queries whose answers are kept but not found, and queries that it answers.
+``--compare`` alternates modelless as above with modelless with one thing more, and prints the ratio
+of the two: ``keys`` (each query bears one), ``receipts`` (without them on disk), ``traces`` (each
+query is sampled; needs the extra ``otel``), ``grpc`` (instead of HTTP), and ``cache`` (queries that
+do without it, whose answers are kept but not found, and that it answers).
 
-HOME must hold the ``imagenet`` zoo, profiled (``modelless zoo add imagenet; modelless profile``).
-Prints a table with the median of the rounds and their spread; ``--json FILE`` keeps everything.
+HOME must hold the variant, profiled: ``modelless zoo add imagenet; modelless profile``, or another
+``--variant``. ``--json FILE`` keeps everything.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -35,102 +36,157 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-MODEL = "efficientnet-lite0"
-VARIANT = "int8-224"
-SYSTEMS = ("limit", "serve", "serve-tuned", "modelless")
+PORT = 8155
+SIDE = 224
+"""Of pictures whose size the task leaves free."""
 CACHE = {"no-store": "uncached", "no-cache": "kept", "": "hits"}
 """By ``cache_control``, what its rows are called."""
-PORT = 8155
+
+
+@dataclass(frozen=True)
+class System:
+    """What answers.
+
+    Attributes:
+        settings: of modelless, besides those that all have.
+        environment: of the server.
+        headers: of each request.
+        controls: by the header ``cache-control``, what its row is called; one row if empty.
+        has_keys: whether each request bears a key.
+        is_grpc: whether clients speak gRPC.
+    """
+
+    settings: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    controls: Mapping[str, str] = field(default_factory=dict)
+    has_keys: bool = False
+    is_grpc: bool = False
+
+
+TUNED = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+SAMPLED = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+SYSTEMS = {
+    "limit": System(),
+    "serve": System(),
+    "serve-tuned": System(environment=TUNED),
+    "modelless": System(),
+    "keys": System(has_keys=True),
+    "no-receipts": System("history: {receipts_per_s: 0}"),
+    "traces": System(environment={"OTEL_TRACES_EXPORTER": "console"}, headers=SAMPLED),
+    "grpc": System(is_grpc=True),
+    "cache": System("cache: {{scopes: [{task}]}}", controls=CACHE),
+}
+PEERS = ("limit", "serve", "serve-tuned", "modelless")
+COMPARED = {
+    "keys": ("modelless", "keys"),
+    "receipts": ("no-receipts", "modelless"),
+    "traces": ("modelless", "traces"),
+    "grpc": ("modelless", "grpc"),
+    "cache": ("cache",),
+}
+"""What is compared; the ratios are to the first row."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--only", default=",".join(SYSTEMS))
-    parser.add_argument("--cache", action="store_const", dest="only", const="modelless-cache")
-    parser.add_argument("--json", type=Path)
+    add = parser.add_argument
+    add("--home", type=Path, required=True)
+    add("--rounds", type=int, default=3)
+    add("--seconds", type=float, default=8.0)
+    add("--connections", default="1,16", help="numbers of them, such as 1,16,64")
+    add("--variant", default="imagenet/efficientnet-lite0/int8-224")
+    add("--only", default=",".join(PEERS), help=f"of {', '.join(SYSTEMS)}")
+    add("--compare", choices=COMPARED)
+    add("--json", type=Path)
     arguments = parser.parse_args()
+    systems = COMPARED[arguments.compare] if arguments.compare else arguments.only.split(",")
+    counts = [int(count) for count in arguments.connections.split(",")]
     results: dict[str, dict[int, list[dict]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        variant = find_variant(arguments.home)
-        for round_number in range(arguments.rounds):
-            for system in arguments.only.split(","):
-                for (row, connections), found in measure(
-                    system, arguments, variant, Path(folder)
-                ).items():
-                    results.setdefault(row, {}).setdefault(connections, []).append(found)
+        variant = find_variant(arguments.home, arguments.variant)
+        for number in range(arguments.rounds):
+            for system in systems:
+                found = measure(system, arguments, counts, variant, Path(folder))
+                for (row, connections), figures in found.items():
+                    results.setdefault(row, {}).setdefault(connections, []).append(figures)
                     print(
-                        f"round {round_number + 1} {row:12} c={connections:<3}"
-                        f"{found['per_s']:8.1f}/s p50 {found['p50_ms']:.2f} ms "
-                        f"p99 {found['p99_ms']:.2f} ms {found.get('note', '')}",
+                        f"round {number + 1} {row:12} c={connections:<3}"
+                        f"{figures['per_s']:8.1f}/s p50 {figures['p50_ms']:.2f} ms "
+                        f"p99 {figures['p99_ms']:.2f} ms {figures.get('note', '')}",
                         flush=True,
                     )
-    report(results)
+    report(results, counts)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
 
-def report(results: dict[str, dict[int, list[dict]]]) -> None:
-    """The table: median images/s over the rounds, (lowest-highest), share of the limit."""
-    print(f"\n{'system':12} {'1 connection':>34} {'16 connections':>34}")
-    for system, by_connections in results.items():
+def report(results: dict[str, dict[int, list[dict]]], counts: list[int]) -> None:
+    """The table: median rate over the rounds, (lowest-highest), ratio to the first row."""
+    first, *_ = results
+    print(f"\n{'':12}" + "".join(f"{count:>33} conn." for count in counts))
+    for row, by_connections in results.items():
         cells = []
-        for connections in (1, 16):
-            rates = [found["per_s"] for found in by_connections[connections]]
+        for count in counts:
+            rates = [found["per_s"] for found in by_connections[count]]
             cell = f"{statistics.median(rates):.1f}/s ({min(rates):.0f}-{max(rates):.0f})"
-            if "limit" in results:
-                shares = [
-                    found["per_s"] / limit["per_s"]
-                    for found, limit in zip(
-                        by_connections[connections], results["limit"][connections], strict=True
-                    )
-                ]
-                cell += f" {statistics.median(shares):.2f} of limit"
+            if row != first:
+                of_first = [found["per_s"] for found in results[first][count]]
+                ratio = statistics.median(np.divide(rates, of_first).tolist())
+                cell += f" {ratio:.3f} of {first}"
             cells.append(cell)
-        print(f"{system:12} {cells[0]:>34} {cells[1]:>34}")
+        print(f"{row:12}" + "".join(f"{cell:>39}" for cell in cells))
 
 
-def find_variant(home: Path) -> dict:
-    """The benchmark's variant in the store: its artifact and accuracy."""
+def find_variant(home: Path, name: str) -> dict:
+    """A variant in the store: artifact, accuracy, and the input of one item."""
     from modelless.variants.registry.registry import open_registry
+    from modelless.variants.signature import dtype_of
 
     registry = open_registry(home)
-    scope = registry.catalog().resolve(f"imagenet/{MODEL}/{VARIANT}")
+    scope = registry.catalog().resolve(name)
     variant = scope.variants[0]
     artifact = registry.artifacts.fetch(variant.artifact_sha256)
     registry.close()
-    return {"artifact": str(artifact), "accuracy": variant.accuracy.percent, "id": variant.id}
+    (spec,) = scope.task.inputs
+    shape = [1, *(SIDE if size == -1 else size for size in spec.shape[1:])]
+    random = np.random.default_rng(0).integers(0, 255, shape)
+    return {
+        "artifact": str(artifact),
+        "accuracy": variant.accuracy.percent,
+        "id": variant.id,
+        "task": scope.task.name,
+        "scope": name.rpartition("/")[0],
+        "input": (spec.name, spec.datatype, random.astype(dtype_of(spec.datatype))),
+    }
 
 
-def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: Path) -> dict:
-    if system == "limit":
-        processes = {1: 1, 16: 2}
-        return {
-            (system, c): in_process(variant, arguments.seconds, n) for c, n in processes.items()
-        }
-    found = {}
-    pixels = np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8).tobytes()
-    controls = CACHE if system == "modelless-cache" else {"": system}
-    with server(system, arguments, variant):
-        for connections, (control, row) in itertools.product((1, 16), controls.items()):
+def measure(
+    name: str, arguments: argparse.Namespace, counts: list[int], variant: dict, folder: Path
+) -> dict:
+    if name == "limit":
+        return {(name, c): in_process(variant, arguments.seconds, min(c, 2)) for c in counts}
+    system, found = SYSTEMS[name], {}
+    with server(name, system, arguments, variant, folder) as headers:
+        for connections, (control, row) in itertools.product(
+            counts, (system.controls or {"": name}).items()
+        ):
             spec = {"host": "127.0.0.1", "port": PORT, "connections": connections, "marker": ""}
             spec |= {"warm_up_s": 2.0, "seconds": arguments.seconds, "body": str(folder / "body")}
-            if system.startswith("modelless"):
-                body, headers = v2_request(pixels, variant["accuracy"])
-                headers["cache-control"] = control
-                spec |= {"path": f"/v2/models/imagenet%2F{MODEL}/infer", "headers": headers}
+            spec |= {"path": "/", "headers": headers | dict(system.headers), "grpc": system.is_grpc}
+            body = variant["input"][2].tobytes()
+            if not name.startswith("serve"):
+                body, more = (grpc_request if system.is_grpc else v2_request)(variant)
+                spec["path"] = f"/v2/models/{variant['scope']}/infer"
+                spec["headers"] |= more | ({"cache-control": control} if control else {})
                 spec["marker"] = variant["id"]
-            else:
-                body, headers = pixels, {}
-                spec |= {"path": "/", "headers": headers}
             (folder / "body").write_bytes(body)
             (folder / "spec").write_text(json.dumps(spec))
             command = [sys.executable, __file__, "--client", str(folder / "spec")]
@@ -143,26 +199,30 @@ def measure(system: str, arguments: argparse.Namespace, variant: dict, folder: P
     return found
 
 
-def v2_request(pixels: bytes, accuracy: float) -> tuple[bytes, dict[str, str]]:
-    """An Open Inference Protocol request with an SLO, binary in and out."""
-    document = {
-        "parameters": {
-            "latency_ms": 2000.0,
-            "min_accuracy": accuracy,
-            "binary_data_output": True,
-        },
-        "inputs": [
-            {
-                "name": "image",
-                "shape": [1, 224, 224, 3],
-                "datatype": "UINT8",
-                "parameters": {"binary_data_size": len(pixels)},
-            }
-        ],
-    }
+def v2_request(variant: dict) -> tuple[bytes, dict[str, str]]:
+    """An Open Inference Protocol request with limits, binary in and out."""
+    name, datatype, item = variant["input"]
+    parameters = {"latency_ms": 2000.0, "min_accuracy": variant["accuracy"]}
+    tensor = {"name": name, "shape": item.shape, "datatype": datatype}
+    tensor["parameters"] = {"binary_data_size": item.nbytes}
+    document = {"parameters": {**parameters, "binary_data_output": True}, "inputs": [tensor]}
     head = json.dumps(document).encode()
     head += b" " * (-len(head) % 8)
-    return head + pixels, {"inference-header-content-length": str(len(head))}
+    return head + item.tobytes(), {"inference-header-content-length": str(len(head))}
+
+
+def grpc_request(variant: dict) -> tuple[bytes, dict[str, str]]:
+    """The same as a message."""
+    from tritonclient.grpc import service_pb2
+
+    name, datatype, item = variant["input"]
+    message = service_pb2.ModelInferRequest(
+        model_name=variant["scope"], raw_input_contents=[item.tobytes()]
+    )
+    message.inputs.add(name=name, datatype=datatype, shape=item.shape)
+    message.parameters["latency_ms"].double_param = 2000.0
+    message.parameters["min_accuracy"].double_param = variant["accuracy"]
+    return message.SerializeToString(), {}
 
 
 def in_process(variant: dict, seconds: float, processes: int) -> dict:
@@ -179,14 +239,16 @@ def in_process(variant: dict, seconds: float, processes: int) -> dict:
 
 def run_in_process(artifact: str, seconds: float) -> None:
     session = open_session(artifact)
-    image = np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)
-    name = session.get_inputs()[0].name
+    (entry,) = session.get_inputs()
+    shape = [1, *(SIDE if type(size) is not int else size for size in entry.shape[1:])]
+    dtype = {"tensor(uint8)": np.uint8}.get(entry.type, np.float32)
+    inputs = {entry.name: np.random.default_rng(0).integers(0, 255, shape).astype(dtype)}
     for _ in range(50):
-        session.run(None, {name: image})
+        session.run(None, inputs)
     latency_s = []
     begin_s = time.perf_counter()
     while (now_s := time.perf_counter()) < begin_s + seconds:
-        session.run(None, {name: image})
+        session.run(None, inputs)
         latency_s.append(time.perf_counter() - now_s)
     latency_s.sort()
     rate = len(latency_s) / (time.perf_counter() - begin_s)
@@ -207,30 +269,36 @@ def open_session(artifact: str) -> object:
 
 
 @contextlib.contextmanager
-def server(system: str, arguments: argparse.Namespace, variant: dict) -> Iterator[None]:
-    environment = dict(os.environ)
-    if system.startswith("modelless"):
-        scopes = "imagenet" if system == "modelless-cache" else ""
-        config = arguments.home / "front_door.yaml"
-        config.write_text(
-            f"http: {{port: {PORT}}}\ntasks: [imagenet]\n"
-            "policies: {selection: cheapest-feasible}\nlimits: {max_batch: 8}\n"
-            f"cache: {{scopes: [{scopes}]}}\n"
-        )
-        command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(arguments.home)]
-        command += ["up", "--config", str(config)]
-        ready = f"http://127.0.0.1:{PORT}/v2/health/ready"
-    else:
-        if system == "serve-tuned":
-            environment |= {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+def server(
+    name: str, system: System, arguments: argparse.Namespace, variant: dict, folder: Path
+) -> Iterator[dict[str, str]]:
+    """The system, ready; yields the headers that its requests need."""
+    environment, headers = {**os.environ, **system.environment}, {}
+    if name.startswith("serve"):
         command = [sys.executable, str(HERE / "plain_serve.py"), variant["artifact"], str(PORT)]
         ready = f"http://127.0.0.1:{PORT}/-/healthz"
+    else:
+        home, config = folder / name, folder / f"{name}.yaml"
+        if not home.exists():
+            shutil.copytree(arguments.home, home, ignore=shutil.ignore_patterns("run"))
+        modelless = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
+        if system.has_keys:
+            make = [*modelless, "key", "create", "--tenant", "a", "--scope", "infer", "--json"]
+            made = subprocess.run(make, check=True, capture_output=True, text=True).stdout
+            headers["authorization"] = f"Bearer {json.loads(made)['secret']}"
+        config.write_text(
+            f"http: {{port: {PORT}}}\ntasks: [{variant['task']}]\nserve_dominated: true\n"
+            "policies: {selection: cheapest-feasible}\nlimits: {max_batch: 8}\n"
+            f"gateways: {{count: 2}}\n{system.settings.format(task=variant['task'])}\n"
+        )
+        command = [*modelless, "up", "--config", str(config)]
+        ready = f"http://127.0.0.1:{PORT}/v2/health/ready"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
             wait_until_ready(ready, process, log)
             time.sleep(5.0)  # Ray is still busy with itself for a while
-            yield
+            yield headers
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -312,6 +380,8 @@ class Connection(asyncio.Protocol):
 async def run_client(spec: dict) -> dict:
     """Load the server as ``spec`` says; returns throughput and latency quantiles."""
     body = Path(spec["body"]).read_bytes()
+    if spec["grpc"]:
+        return await run_calls(spec, body)
     head = f"POST {spec['path']} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in spec["headers"].items())
     request = head.encode() + b"\r\n" + body
@@ -325,18 +395,52 @@ async def run_client(spec: dict) -> dict:
         connections.append(connection)
     begin_s = time.perf_counter() + spec["warm_up_s"]
     await asyncio.sleep(spec["warm_up_s"] + spec["seconds"])
-    end_s = begin_s + spec["seconds"]
     for connection in connections:
         connection.stopped = True
     await asyncio.gather(*(connection.done for connection in connections))
-    latency_s = sorted(took for at, took in record if begin_s <= at < end_s)
     statuses: Counter[int] = sum((c.statuses for c in connections), Counter())
+    return figures(spec, record, begin_s, statuses, sum(c.marked for c in connections))
+
+
+async def run_calls(spec: dict, message: bytes) -> dict:
+    """The same over gRPC, a channel a connection."""
+    import grpc
+
+    record: list[tuple[float, float]] = []
+    begin_s = time.perf_counter() + spec["warm_up_s"]
+    end_s = begin_s + spec["seconds"]
+    marked = 0
+
+    async def call_again_and_again(number: int) -> None:
+        nonlocal marked
+        options = [("grpc.use_local_subchannel_pool", 1), ("number", number)]
+        async with grpc.aio.insecure_channel(f"{spec['host']}:{spec['port']}", options) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            while (sent_s := time.perf_counter()) < end_s:
+                reply = await call(message, metadata=list(spec["headers"].items()))
+                record.append((time.perf_counter(), time.perf_counter() - sent_s))
+                marked += spec["marker"].encode() in reply
+
+    await asyncio.gather(*map(call_again_and_again, range(spec["connections"])))
+    return figures(spec, record, begin_s, Counter({200: len(record)}), marked)
+
+
+def figures(
+    spec: dict,
+    record: list[tuple[float, float]],
+    begin_s: float,
+    statuses: Counter[int],
+    marked: int,
+) -> dict:
+    """Throughput and latency of what was answered in the time."""
+    end_s = begin_s + spec["seconds"]
+    latency_s = sorted(took for at, took in record if begin_s <= at < end_s)
     return {
         "per_s": len(latency_s) / spec["seconds"],
         "p50_ms": latency_s[len(latency_s) // 2] * 1e3,
         "p99_ms": latency_s[int(len(latency_s) * 0.99)] * 1e3,
         "statuses": {str(status): count for status, count in statuses.items()},
-        "marked": sum(c.marked for c in connections),
+        "marked": marked,
         "replies": len(record),
     }
 

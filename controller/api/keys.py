@@ -113,6 +113,22 @@ def make_key(
     return Key(key_id, tenant, tuple(scopes), max_priority, digest, now, expires_at), secret
 
 
+def secret_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the secret that a request bears.
+
+    Raises:
+        UnauthorizedError: it has none, or more than one.
+    """
+    given = [value for name, value in headers if name == _AUTHORIZATION]
+    kind, _, secret = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    if kind.lower() != b"bearer":
+        raise UnauthorizedError(
+            "authorization: got no key; allowed: one header 'Authorization: Bearer KEY'. "
+            "'modelless key create' makes a key."
+        )
+    return secret.strip().decode("latin-1")
+
+
 class KeyRing:
     """The keys of a home.
 
@@ -142,14 +158,7 @@ class KeyRing:
         """
         if not self._by_digest:
             return None
-        given = [value for name, value in headers if name == _AUTHORIZATION]
-        kind, _, secret = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        if kind.lower() != b"bearer":
-            raise UnauthorizedError(
-                "authorization: got no key; allowed: one header 'Authorization: Bearer KEY'. "
-                "'modelless key create' makes a key."
-            )
-        digest = hashlib.sha256(secret.strip()).digest()
+        digest = hashlib.sha256(secret_of(headers).encode("latin-1")).digest()
         key = self._by_digest.get(digest)
         if key is None or not hmac.compare_digest(digest, bytes.fromhex(key.sha256)):
             raise UnauthorizedError(

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 import modelless
+from modelless.controller.api.batches import BatchRequest
 from modelless.controller.api.feedback import MOST_AT_ONCE, RECEIPT
 from modelless.controller.api.quotes import PLACEMENT_FIELDS
 from modelless.controller.api.v2_headers import (
@@ -44,6 +45,7 @@ _PARTS: Final[Mapping[str, _Schema]] = {
         "not": _NO_DOTS,
     },
     "receipt_id": {"type": "string", "pattern": f"^{RECEIPT.pattern}$"},
+    "batch_id": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
 }
 """The parts of paths that clients fill in."""
 
@@ -267,6 +269,18 @@ _ENTRIES: Final = _object(
     "feedback",
 )
 
+_BATCH: Final = _object(
+    {
+        **dict.fromkeys(("id", "task", "input", "output"), _TEXT),
+        "state": {"enum": ["running", "done", "failed", "cancelled"]},
+        "rows": _optional(_COUNT),
+        "rows_done": _COUNT,
+        "error": _optional(_TEXT),
+        "served_by": {"type": "object", "additionalProperties": _COUNT},
+    },
+    "id", "state", "rows_done",
+)  # fmt: skip
+
 _PINNED: Final = _object({"name": _TEXT, "pinned": _FLAG}, "name", "pinned")
 _READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
 
@@ -315,6 +329,7 @@ _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
     ),
     "/v2/models/{name}/stats": ("Counts and times of queries and batches", _STATISTICS),
     "/modelless/receipts/{receipt_id}": ("The record of a decision", {"type": "object"}),
+    "/modelless/batches/{batch_id}": ("What has become of an offline run", _BATCH),
     "/modelless/status": ("For operators: the cluster now", {"type": "object"}),
     "/openapi.json": ("This document", {"type": "object"}),
 }  # fmt: skip
@@ -395,6 +410,13 @@ def openapi() -> Reply:
     quote = _operation("/modelless/quote", "What a query would get now", _QUOTE, 404)
     quote["requestBody"] = {"required": True, "content": _content(_ASKED)}
     paths["/modelless/quote"] = {"post": quote}
+    batch = _operation("/modelless/batches", "Begin an offline run, or go on with it", _BATCH, 404)
+    asked = BatchRequest.model_json_schema()
+    batch["requestBody"] = {"required": True, "content": _content(asked)}
+    paths["/modelless/batches"] = {"post": batch}
+    path = "/modelless/batches/{batch_id}/cancel"
+    cancel = _operation(path, "End an offline run", _BATCH, 404)
+    paths[path] = {"post": cancel, "parameters": _path_parameters(path)}
     return render_json(
         {
             "openapi": "3.1.0",

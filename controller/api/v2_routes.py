@@ -29,6 +29,9 @@ class Endpoint(StrEnum):
     OPENAPI = "openapi"
     FEEDBACK = "feedback"
     QUOTE = "quote"
+    BATCHES = "batches"
+    BATCH = "batch"
+    BATCH_CANCEL = "batch_cancel"
     METRICS = "metrics"
     STATUS = "status"
     CONSOLE = "console"
@@ -43,7 +46,7 @@ class Route:
 
     Attributes:
         name: of the model, slashes and all: ``imagenet``, ``imagenet/efficientnet-lite0``; of a
-            receipt its id; of the console the page; else "".
+            receipt or an offline run its id; of the console the page; else "".
         version: as written in the path; None if it is not.
         allow: for METHOD_NOT_ALLOWED, the methods the path has.
     """
@@ -65,6 +68,7 @@ _FIXED = {
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
     "modelless/quote": (Endpoint.QUOTE, _POST),
+    "modelless/batches": (Endpoint.BATCHES, _POST),
     "modelless/status": (Endpoint.STATUS, _GET),
     "console": (Endpoint.CONSOLE, _GET),
     "metrics": (Endpoint.METRICS, _GET),
@@ -78,7 +82,12 @@ _ACTIONS = {
 }
 _REPOSITORY = "v2/repository/models/"
 _CHANGES = {"load": Endpoint.LOAD, "unload": Endpoint.UNLOAD}
-_RECEIPTS = "modelless/receipts/"
+_BY_ID = {
+    ("receipts",): (Endpoint.RECEIPT, _GET),
+    ("batches",): (Endpoint.BATCH, _GET),
+    ("batches", "cancel"): (Endpoint.BATCH_CANCEL, _POST),
+}
+"""By the parts of ``modelless/.../{id}/...`` around the id."""
 _CONSOLE = "console/"
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
@@ -103,8 +112,12 @@ def _route(method: str, raw_path: bytes | str) -> Route:
     name, version = "", None
     if path in _FIXED:
         endpoint, methods = _FIXED[path]
-    elif path.startswith(_RECEIPTS) and path.count("/") == 2:
-        endpoint, methods, name = Endpoint.RECEIPT, _GET, path.removeprefix(_RECEIPTS)
+    elif path.startswith("modelless/"):
+        _, kind, *rest = path.split("/")
+        found = _BY_ID.get((kind, *rest[1:]))
+        if found is None or not rest:
+            return _NOT_FOUND
+        (endpoint, methods), name = found, rest[0]
     elif path.startswith(_CONSOLE):
         endpoint, methods, name = Endpoint.CONSOLE, _GET, path.removeprefix(_CONSOLE)
     elif path.startswith("v2/models/"):

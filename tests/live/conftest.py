@@ -62,6 +62,7 @@ policies: {{scaling: on-demand, eviction: miss-cost, placement: room-to-load}}
 residency: {{pinned: [{PINNED}], preload: [{PINNED}]}}
 record: {{folder: {home / "recording"}}}
 cache: {{scopes: [{CACHED}]}}
+batch: {{folder: {home / "rows"}}}
 """
     with cluster(home, config=config, marker="shared") as up:
 

@@ -51,6 +51,11 @@ class ControlLink:
         """See ``ControlLoop.pin``."""
         await self._call("pin", scope, is_pinned, by)
 
+    async def batch(self, act: str, *arguments: object) -> dict[str, Any]:
+        """See ``ControlLoop.batch``."""
+        state: dict[str, Any] = await self._call("batch", act, *arguments)
+        return state
+
     async def metrics(self) -> str:
         text: str = await self._call("metrics")
         return text

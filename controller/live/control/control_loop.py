@@ -45,6 +45,7 @@ from modelless.controller.device.messages import Order
 from modelless.controller.history.audit import note_act
 from modelless.controller.history.feedback import read_feedback, write_feedback
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
+from modelless.controller.live.control.batch_jobs import BatchJobs
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
 from modelless.controller.live.control.metrics import ClusterMetrics, Scalars
@@ -114,7 +115,7 @@ WATCH_S = 2.0
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
 
-CALLS = frozenset({"called", "exchange", "leave", "metrics", "pin", "versions"})
+CALLS = frozenset({"batch", "called", "exchange", "leave", "metrics", "pin", "versions"})
 """The methods that other processes may call."""
 _PINS = "pins.json"
 
@@ -169,6 +170,7 @@ class ControlLoop:
         self._served: dict[str, int] = {}
         self._started_s = time.time()
         self._residency = ResidencyTotals()
+        self._batches = BatchJobs(home, settings.batch)
         self._release = release_of(settings)
         self._exported_s = -float("inf")
         self._wake: asyncio.TimerHandle | None = None
@@ -223,6 +225,7 @@ class ControlLoop:
 
     async def close(self) -> None:
         """Write what is recorded, and the history, to their ends: this process is ended next."""
+        self._batches.close()
         if self._has_begun:
             if self._tape is not None:
                 await asyncio.to_thread(self._tape.close)
@@ -271,6 +274,15 @@ class ControlLoop:
         await asyncio.to_thread(write_whole, self._home / _PINS, text, mode=0o600)
         self._pins = tuple(pins)
         self._handle(PinsChanged(self._pins))
+
+    async def batch(self, act: str, *arguments: Any) -> dict[str, Any]:
+        """Begin, ask after or cancel an offline run; see ``BatchJobs``."""
+        acts: dict[str, Callable[..., dict[str, Any]]] = {
+            "begin": self._batches.begin,
+            "state": self._batches.state,
+            "cancel": self._batches.cancel,
+        }
+        return await asyncio.to_thread(acts[act], *arguments)
 
     async def exchange(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> Orders:
         """Take a member's report; answer with its orders and with the other members.

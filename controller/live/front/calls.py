@@ -1,4 +1,4 @@
-"""The interface between a gateway's servers and its frontend."""
+"""The interfaces between a gateway's servers, its frontend and the cluster."""
 
 from __future__ import annotations
 
@@ -45,4 +45,20 @@ class Frontend(Protocol):
 
     def on_abandoned(self, number: int) -> None:
         """Cancel an unanswered request, because its client went away."""
+        ...
+
+
+class ClusterRequests(Protocol):
+    """Answers requests that are of the whole cluster, now or later."""
+
+    def scrape(self, respond: Respond) -> None:
+        """Answer with the metrics."""
+        ...
+
+    def pin(self, scope: str, is_pinned: bool, by: str, respond: Respond) -> None:
+        """Pin a scope, or unpin it, for somebody."""
+        ...
+
+    def batch(self, respond: Respond, act: str, *arguments: object) -> None:
+        """Begin an offline run, tell its state or cancel it; see ``BatchJobs``."""
         ...

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from modelless.common.errors import ModellessError, NotFoundError
+from modelless.common.errors import ModellessError, NotFoundError, UnavailableError
 from modelless.controller.api import v2_metadata as metadata
+from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.grpc_calls import (
     INFER,
@@ -27,7 +28,7 @@ from modelless.controller.api.grpc_calls import (
     without_message,
 )
 from modelless.controller.api.grpc_messages import InferMessage
-from modelless.controller.api.keys import Key
+from modelless.controller.api.keys import Key, secret_of
 from modelless.controller.api.openapi import openapi
 from modelless.controller.api.quotes import parse_quote, quote_document
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
@@ -71,6 +72,7 @@ from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.calls import ClusterRequests, Respond
 from modelless.controller.live.front.console.console import Console
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
@@ -89,8 +91,14 @@ from modelless.variants.vocabulary import SLO, Task, Variant
 logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, NDArray[Any]]
-Respond = Callable[[Reply], None]
 _T = TypeVar("_T")
+
+
+_BATCH_ACTS: Final = {
+    Endpoint.BATCHES: "begin",
+    Endpoint.BATCH: "state",
+    Endpoint.BATCH_CANCEL: "cancel",
+}
 
 
 class RunBatch(NamedTuple):
@@ -235,11 +243,10 @@ class V2Frontend:
         desk: assigns queries to versions on trial, and takes feedback.
         status: returns the answer to ``GET /modelless/status``.
         wake_at: asks for a ``Tick`` at a time of the clock, seconds.
-        answer_metrics: answers ``GET /metrics``, now or later.
+        cluster: answers what is of the whole cluster; None: nothing does.
         check_health: raises an error if the process cannot serve any more.
         budget: of the memory for bodies.
         access: who may do what; None: everybody may do everything.
-        pin: pins a scope or unpins it, and answers; None: nobody can.
         cache: of answers.
         home: where the console reads the store and receipts; None: it shows neither.
         variant_facts: returns what the console shows of each variant.
@@ -266,17 +273,15 @@ class V2Frontend:
         desk: FeedbackDesk,
         status: Callable[[], Mapping[str, Any]],
         wake_at: Callable[[float], None],
-        answer_metrics: Callable[[Respond], None],
+        cluster: ClusterRequests | None,
         check_health: Callable[[], None],
         budget: BodyBudget | None = None,
         access: Access | None = None,
-        pin: Callable[[str, bool, str, Respond], None] | None = None,
         cache: CacheSettings | None = None,
         home: Path | None = None,
         variant_facts: Callable[[], Sequence[VariantRow]] = list,
         shadows: Shadows | None = None,
     ) -> None:
-        self._set_pin = pin
         self.limits = limits
         self._access = access or Access(Settings())
         self.budget = budget or BodyBudget(limits.max_body_bytes)
@@ -284,7 +289,7 @@ class V2Frontend:
         self.is_at_rest = False
         self.is_draining = False
         self.on_load_wanted: Callable[[], None] = lambda: None
-        self._answer_metrics = answer_metrics
+        self._cluster = cluster
         self._check_health = check_health
         self._catalog = catalog
         self.servable = servable
@@ -356,7 +361,9 @@ class V2Frontend:
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
-                self._answer_metrics(respond)
+                self._whole_cluster().scrape(respond)
+            elif found.endpoint in _BATCH_ACTS:
+                self._batch(found, headers, body, key, respond)
             else:
                 respond(self._describe(found, method, path, key))
             return None
@@ -760,10 +767,31 @@ class V2Frontend:
 
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
         scope = self._resolve(found, key)
-        if self._set_pin is None:
-            raise NoSuchPathError(b"pins")
         by = f"key {key.key_id}" if key is not None else "operators' port"
-        self._set_pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
+        self._whole_cluster().pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
+
+    def _batch(
+        self,
+        found: Route,
+        headers: Headers,
+        body: bytes | memoryview,
+        key: Key | None,
+        respond: Respond,
+    ) -> None:
+        """Begin, ask after or cancel an offline run."""
+        act, asked = _BATCH_ACTS[found.endpoint], (found.name, _owner(key))
+        if found.endpoint is not Endpoint.BATCHES:
+            self._whole_cluster().batch(respond, act, *asked)
+            return
+        run = parse_batch(body, self.limits)
+        self._resolve(Route(found.endpoint, run.task), key)
+        secret = secret_of(headers) if key is not None else ""
+        self._whole_cluster().batch(respond, act, run.model_dump(), _owner(key), secret)
+
+    def _whole_cluster(self) -> ClusterRequests:
+        if self._cluster is None:
+            raise UnavailableError("there is no control loop here to ask")
+        return self._cluster
 
     def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
         return {name: each for name, each in tasks.items() if self._access.sees(name, key)}

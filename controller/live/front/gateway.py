@@ -38,9 +38,10 @@ from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.calls import Respond
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
+from modelless.controller.live.front.frontend import RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
@@ -86,6 +87,10 @@ class ControlRequests:
         done = render_json({"name": scope, "pinned": is_pinned})
         self._begin(self._control.pin(scope, is_pinned, by), lambda _: done, respond)
 
+    def batch(self, respond: Respond, act: str, *arguments: object) -> None:
+        """Answer with the state of an offline run; see ``BatchJobs``."""
+        self._begin(self._control.batch(act, *arguments), render_json, respond)
+
     def _begin(
         self, call: Coroutine[Any, Any, _T], render: Callable[[_T], Reply], respond: Respond
     ) -> None:
@@ -99,7 +104,9 @@ class ControlRequests:
         try:
             reply = render(await call)
         except Exception as error:  # noqa: BLE001  (a request that fails says it by its status)
-            problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
+            problem = getattr(error, "cause", error)  # Ray wraps what an actor raises
+            if not isinstance(problem, ModellessError):
+                problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
             reply = render_error(problem)
         respond(reply)
 
@@ -214,7 +221,6 @@ class Gateway:
             TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             self._tasks_by_name,
         )
-        requests = ControlRequests(control)
         self.frontend = V2Frontend(
             knowledge.catalog,
             knowledge.servable(),
@@ -227,11 +233,10 @@ class Gateway:
             self._desk,
             self.status,
             self._wake_at,
-            requests.scrape,
+            ControlRequests(control),
             self.check_health,
             BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
             self._access,
-            requests.pin,
             settings.cache,
             home,
             lambda: variant_rows(self._knowledge),

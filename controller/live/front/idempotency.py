@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from modelless.controller.api.v2_errors import invalid
 from modelless.controller.api.v2_reply import Headers, Reply
+from modelless.controller.live.front.calls import Respond
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 REPLAYED: Final = (b"idempotent-replayed", b"true")
@@ -27,7 +28,6 @@ _OVERHEAD_BYTES: Final = 1024
 """What an answer takes beside its body."""
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
-Respond = Callable[[Reply], None]
 Name = tuple[str, bytes]
 """Who asks, and the key; another tenant's key of the same text is another."""
 

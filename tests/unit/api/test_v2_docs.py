@@ -62,8 +62,8 @@ def test_endpoints_are_tabled() -> None:
     pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics|openapi|console)[^`]*)` \|"
     tabled = re.findall(pattern, PAGE, re.MULTILINE)
     assert ("GET", "/modelless/receipts/{receipt_id}") in tabled
-    tabled = [(method, path.replace("{receipt_id}", "g-1")) for method, path in tabled]
-    found = {route(method, path.replace("{name}", "imagenet")).endpoint for method, path in tabled}
+    filled = [(method, re.sub(r"{\w+}", "imagenet", path)) for method, path in tabled]
+    found = {route(method, path).endpoint for method, path in filled}
     assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.api.v2_reply import Reply, render_json
+from modelless.controller.api.v2_reply import Reply, render_json, render_text
 from modelless.controller.config import Settings
 from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
@@ -33,6 +33,18 @@ from modelless.controller.live.front.shadows import Shadows
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK
+
+BATCH_STATE = {
+    "id": "5e0c9a1b2c3d4e5f",
+    "state": "running",
+    "task": "pixels",
+    "input": "a.npy",
+    "output": "b",
+    "rows": None,
+    "rows_done": 0,
+    "error": None,
+    "served_by": {},
+}
 
 
 class Answer(NamedTuple):
@@ -55,6 +67,7 @@ class Front:
         access: decides who may do what.
         ran: batches that the device was given.
         pins: scopes that were pinned or unpinned, and by whom.
+        batches: what was asked of offline runs.
         answers_at_once: whether the device does; else ``finish`` ends the batches.
     """
 
@@ -75,6 +88,7 @@ class Front:
         self.ran: list[RunBatch] = []
         self.answers_at_once = True
         self.pins: list[tuple[str, bool, str]] = []
+        self.batches: list[tuple[object, ...]] = []
         dispatcher, _ = open_dispatcher("g", Settings(), knowledge)
         arms = TrialArms(0, "g", dispatcher.instances.is_served)
         self.frontend = V2Frontend(
@@ -89,11 +103,10 @@ class Front:
             FeedbackDesk("g", arms, knowledge.catalog.tasks, self.tags),
             lambda: {"members": [], "statistics": self.statistics},
             lambda at_s: None,
-            lambda respond: None,
+            self,
             lambda: None,
             BodyBudget(budget_bytes),
             self.access,
-            self._pin,
             settings.cache,
             folder,
             lambda: variant_rows(knowledge),
@@ -102,7 +115,14 @@ class Front:
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
 
-    def _pin(self, scope: str, is_pinned: bool, by: str, respond: Callable[[Reply], None]) -> None:
+    def scrape(self, respond: Callable[[Reply], None]) -> None:
+        respond(render_text("modelless_up 1\n"))
+
+    def batch(self, respond: Callable[[Reply], None], act: str, *arguments: object) -> None:
+        self.batches.append((act, *arguments))
+        respond(render_json(BATCH_STATE))
+
+    def pin(self, scope: str, is_pinned: bool, by: str, respond: Callable[[Reply], None]) -> None:
         self.pins.append((scope, is_pinned, by))
         respond(render_json({"name": scope, "pinned": is_pinned}))
 

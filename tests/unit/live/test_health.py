@@ -36,7 +36,7 @@ WAIT_S = 30.0
 def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) -> V2Frontend:
     instances = SimpleNamespace(is_served=lambda scope: scope in served)
 
-    def answer_metrics(respond: Respond) -> None:
+    def scrape(respond: Respond) -> None:
         respond(render_text("modelless_up 1\n"))
 
     variant = variant_of(tiny_bytes(), "v")
@@ -53,7 +53,7 @@ def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) 
         FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), {TASK.name: TASK}),
         dict,
         lambda at_s: None,
-        answer_metrics,
+        SimpleNamespace(scrape=scrape),  # type: ignore[arg-type]
         check_health,
     )
 

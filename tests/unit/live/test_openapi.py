@@ -23,7 +23,7 @@ from tests.unit.cli.tiny import TASK
 from .front import INFER, query, serving
 
 DOCUMENT = json.loads(openapi().body)
-NAMES = {"{name}": TASK.name, "{receipt_id}": "g-1"}
+NAMES = {"{name}": TASK.name, "{receipt_id}": "g-1", "{batch_id}": "5e0c9a1b2c3d4e5f"}
 
 
 def filled(path: str) -> str:
@@ -68,6 +68,10 @@ def test_answers_and_refusals_are_as_described(
             for limits in ({}, {"latency_ms": 0.01}, {"min_accuracy": 99}, {"x": 1})
         ] + [b"{}", b'{"task": "none"}'],
         "/modelless/feedback": [b"{}", b"", b'{"feedback": []}'],
+        "/modelless/batches": [
+            json.dumps({"input": "a.npy", "output": "b", "task": TASK.name, **more}).encode()
+            for more in ({}, {"top": 0}, {"task": "none"}, {"x": 1})
+        ],
     }  # fmt: skip
 
     async def test() -> None:

@@ -78,7 +78,7 @@ def frontend(knowledge: Knowledge, served: set[str]) -> V2Frontend:
         FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), tasks),
         dict,
         lambda at_s: None,
-        lambda respond: None,
+        None,
         lambda: None,
     )
 
