@@ -89,7 +89,7 @@ bench: $(TEST_READY)
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }
 	$(LOCK) --extra cpu --extra openvino --extra making --extra sklearn --extra parquet \
-		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
+		--extra demo --extra postgresql --extra tune --extra dev --output-file requirements/test.txt > /dev/null
 	$(LOCK_ONLY) --no-deps requirements/zoo.in --output-file requirements/zoo.txt > /dev/null
 	$(LOCK_ONLY) requirements/docs.in --constraint requirements/test.txt \
 		--output-file requirements/docs.txt > /dev/null

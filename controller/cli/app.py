@@ -27,6 +27,9 @@ from modelless.controller.cli import (
     versions,
     whatif,
 )
+from modelless.controller.cli import (
+    store as store_commands,
+)
 from modelless.controller.cli.failures import ReportingGroup
 
 STORE_VARIABLE = "MODELLESS_STORE_URL"
@@ -118,6 +121,11 @@ _add(key, keys.create, "create")
 _add(key, keys.list_, "list")
 _add(key, keys.revoke, "revoke")
 app.add_typer(key, name="key", epilog="Example: modelless key create --tenant shop")
+stores = typer.Typer(help="The store as a whole.", no_args_is_help=True)
+_add(stores, store_commands.migrate, "migrate")
+_add(stores, store_commands.backup, "backup")
+_add(stores, store_commands.restore, "restore")
+app.add_typer(stores, name="store", epilog="Example: modelless store backup monday.zip")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
     *(registering.variants, profiling.device, profiling.engines, doctor.doctor),

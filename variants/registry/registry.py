@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
@@ -32,7 +32,6 @@ from modelless.variants.store import (
     HistoryRow,
     ModelRow,
     Store,
-    StoreConflictError,
     TaskRow,
     VariantRow,
     open_store,
@@ -139,9 +138,6 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
     Raises:
         InvalidInputError: these bytes are registered under this name and engine with other facts.
     """
-    # The model's row is locked, so that two processes cannot take the same version number.
-    # (SQLite, which has no row locks, has the whole store locked by now.)
-    session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
     every = variants_in(session, variant.task, variant.model, variant.name, None, False)
     for known in every:
         if (known.artifact_sha256, known.engine) == (variant.artifact_sha256, variant.engine):
@@ -214,7 +210,6 @@ def _differences(known: Any, given: Any) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-_T = TypeVar("_T")
 _REINSTATE: Final = "'modelless retire --undo' takes it back into service"
 
 
@@ -236,7 +231,8 @@ class Registry:
             InvalidInputError: there is a different task of that name.
             StoreError: the store refused.
         """
-        self._write(lambda session: add_task(session, task))
+        with self.store.transaction() as session:
+            add_task(session, task)
 
     def add_model(self, model: Model) -> None:
         """Add a model, or find that it is there already and equal.
@@ -246,7 +242,8 @@ class Registry:
             InvalidInputError: there is a different model of that name.
             StoreError: the store refused.
         """
-        self._write(lambda session: add_model(session, model))
+        with self.store.transaction() as session:
+            add_model(session, model)
 
     def register_variant(
         self,
@@ -316,8 +313,7 @@ class Registry:
         except IntegrityError:  # only of a file that the caller inspected, and wrongly passed
             graph_facts = None
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
-
-        def add(session: Session) -> Variant:
+        with self.store.transaction() as session:
             if isinstance(task, Task):
                 add_task(session, task)
             if isinstance(model, Model):
@@ -326,8 +322,6 @@ class Registry:
             if also is not None:
                 also(session, added)
             return added
-
-        return self._write(add)
 
     def graph_facts(self, variant: Variant) -> GraphFacts:
         """The facts of a variant's graph: kept, or read from its file and then kept.
@@ -370,8 +364,7 @@ class Registry:
             StoreError: the store refused.
         """
         path = parse_path(variant_id)
-
-        def revise(session: Session) -> Variant:
+        with self.store.transaction() as session:
             before = one_variant(session, path)
             row = session.get_one(VariantRow, before.id)
             for field, value in accuracy_columns(accuracy).items():
@@ -389,8 +382,6 @@ class Registry:
                 )
             )
             return variant_of(row)
-
-        return self._write(revise)
 
     def tasks(self) -> tuple[Task, ...]:
         """Every task, by name."""
@@ -464,15 +455,6 @@ class Registry:
                 which names are near and what there is.
         """
         return self.catalog().resolve(path, version)
-
-    def _write(self, work: Callable[[Session], _T]) -> _T:
-        """Run ``work`` in a transaction, once more if another process wrote the same row first."""
-        try:
-            with self.store.transaction() as session:
-                return work(session)
-        except StoreConflictError:
-            with self.store.transaction() as session:
-                return work(session)
 
 
 def open_registry(home: Path | None = None) -> Registry:

@@ -20,7 +20,7 @@ from sqlalchemy.pool import StaticPool
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, StoreError
 from modelless.variants.store.errors import MAKE_WRITABLE, store_error
-from modelless.variants.store.schema import ensure_schema
+from modelless.variants.store.schema import ensure_schema, lock_postgresql
 
 _ALLOWED: Final = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
 _RETRY_S: Final = 0.01
@@ -40,6 +40,9 @@ class Store:
         self.shown_url = shown_url
         self.is_read_only = is_read_only
         self._writer = engine.execution_options(sqlite_begin="IMMEDIATE")
+        self._is_postgresql = engine.dialect.name == "postgresql"
+        if self._is_postgresql:  # its own default is a snapshot a statement
+            self.engine = engine.execution_options(isolation_level="REPEATABLE READ")
         self._finalizer = weakref.finalize(self, engine.dispose)
 
     @contextmanager
@@ -56,8 +59,8 @@ class Store:
     def transaction(self) -> Iterator[Session]:
         """All of the block's writes, or none: an exception of any kind undoes them.
 
-        Takes SQLite's write lock at the start, so a transaction that reads before it writes cannot
-        be overtaken; keep it short.
+        One runs at a time, on either database: it takes the write lock at the start, so a
+        transaction that reads before it writes cannot be overtaken; keep it short.
 
         Raises:
             StoreConflictError: a row breaks a constraint.
@@ -70,7 +73,9 @@ class Store:
             Session(self._writer, expire_on_commit=False) as session,
             session.begin(),
         ):
-            session.connection()  # begins here, not at the first statement
+            connection = session.connection()  # begins here, not at the first statement
+            if self._is_postgresql:
+                lock_postgresql(connection)
             yield session
 
     def close(self) -> None:

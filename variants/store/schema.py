@@ -14,7 +14,7 @@ from modelless.common.errors import StoreError
 from modelless.variants.store.tables import SchemaVersionRow, utc_now
 
 REVISIONS: Final[tuple[str, ...]] = (
-    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"),
+    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"),
 )
 """Every schema revision, oldest first; here, so that opening a current store imports no Alembic."""
 
@@ -23,6 +23,11 @@ VERSION_TABLE: Final = "modelless_revision"
 
 _POSTGRESQL_LOCK: Final = 0x6D6F64656C6C  # an arbitrary number that all modelless processes share
 _ONE_AT_A_TIME = threading.Lock()  # Alembic keeps its context in module globals
+
+
+def lock_postgresql(connection: Connection) -> None:
+    """Wait for PostgreSQL's lock of those who write, and hold it until the transaction ends."""
+    connection.execute(select(func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
 
 
 def ensure_schema(engine: Engine, exclusive: Engine, shown_url: str) -> None:
@@ -42,7 +47,7 @@ def ensure_schema(engine: Engine, exclusive: Engine, shown_url: str) -> None:
             return
     with _ONE_AT_A_TIME, exclusive.connect() as connection, connection.begin():
         if connection.dialect.name == "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
+            lock_postgresql(connection)
         # Another process may have migrated while this one waited for the lock.
         if _current_revision(connection, shown_url) != REVISIONS[-1]:
             _upgrade(connection)

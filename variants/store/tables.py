@@ -267,6 +267,18 @@ class HistoryRow(Base):
     details: Mapped[dict[str, Any]]
 
 
+class LeaseRow(Base):
+    """Which control plane works with the store; ``leases.py`` says how it is held."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    shown: Mapped[str]
+    since: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+
 class SchemaVersionRow(Base):
     """The version of modelless that brought the store to each schema."""
 

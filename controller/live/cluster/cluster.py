@@ -56,6 +56,7 @@ from modelless.controller.live.cluster.run_folder import (
 from modelless.controller.live.front.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.front.haproxy_launcher import Rules
 from modelless.controller.live.logs import RAY_LOGS
+from modelless.controller.live.store_lease import hold_store
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +217,7 @@ class Cluster:
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
         self._lock.enter_context(only_one(self._home))
         try:
+            hold_store(self._home)
             self._signals.install()
             self._start()
         except BaseException as error:

@@ -8,6 +8,7 @@ no member until that is back, and serving goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelless.common.errors import EnvironmentUnfitError, StoreError
 from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
@@ -62,6 +64,7 @@ from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowle
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.recordings import open_control
+from modelless.controller.live.store_lease import hold_store, leave_store
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.vocabulary import Placement
 
@@ -164,6 +167,7 @@ class ControlLoop:
         self._export = export
         self._times = times
         self._has_begun = False
+        self._superseded: EnvironmentUnfitError | None = None  # another one has the store
         self._mailboxes: dict[str, _Mailbox] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._totals: dict[str, int] = {}
@@ -177,9 +181,12 @@ class ControlLoop:
 
     def _begin(self) -> None:
         """Read what is known, once; raising here costs one exchange, in the constructor all."""
+        if self._superseded is not None:
+            raise self._superseded
         if self._has_begun:
             return
         home, settings = self._home, self._settings
+        hold_store(home)
         knowledge = read_knowledge(home, settings)
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._history = HistoryNotes(home, settings.history.max_entries)
@@ -209,7 +216,15 @@ class ControlLoop:
         self._has_begun = True
 
     async def _note(self) -> None:
-        """Fetch what HAProxy refused, and keep what tenants spent."""
+        """Renew the lease on the store, fetch what HAProxy refused, keep what tenants spent."""
+        try:
+            await asyncio.to_thread(hold_store, self._home)
+            self._superseded = None
+        except EnvironmentUnfitError as error:
+            logger.error("%s", error)
+            self._superseded = error
+        except StoreError as error:
+            logger.warning("the lease is not renewed: %s", error)
         self._metrics.proxy_refusals = await asyncio.to_thread(self._proxy_counts.read)
         await self._keep()
 
@@ -231,6 +246,8 @@ class ControlLoop:
                 await asyncio.to_thread(self._tape.close)
             await self._history.finish()
             await self._keep()
+            with contextlib.suppress(StoreError):  # it ends by itself
+                await asyncio.to_thread(leave_store, self._home)
 
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""

@@ -15,7 +15,7 @@ from modelless.controller.history.words import entry_text
 from modelless.controller.live.control import history_notes
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.variants.registry.registry import open_registry
-from modelless.variants.store import HistoryRow, Store, open_store
+from modelless.variants.store import HistoryRow, Store
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -26,11 +26,6 @@ def entry(kind: str = "load", subject: str = "t/a/x@1") -> Entry:
 
 def at(second: float) -> datetime:
     return NOON + timedelta(seconds=second)
-
-
-@pytest.fixture
-def store() -> Store:
-    return open_store("sqlite://")
 
 
 def subjects(store: Store, wanted: Wanted) -> list[str]:

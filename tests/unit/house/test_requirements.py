@@ -15,7 +15,17 @@ EXTRAS = {
     "demo.txt": ("cpu", "demo"),
     "container.txt": ("cpu", "demo", "postgresql"),
     "container-gpu.txt": ("demo", "postgresql"),
-    "test.txt": ("cpu", "openvino", "making", "sklearn", "parquet", "demo", "dev"),
+    "test.txt": (
+        "cpu",
+        "openvino",
+        "making",
+        "sklearn",
+        "parquet",
+        "demo",
+        "postgresql",
+        "tune",
+        "dev",
+    ),
 }
 
 

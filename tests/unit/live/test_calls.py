@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.machine import ControlTimes
 from modelless.controller.control.messages import MemberReport
@@ -19,6 +21,7 @@ from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import Pace
+from modelless.controller.live.store_lease import hold_store
 from modelless.policies.views import Instance, WorkerState
 
 LARGE = "pixels/mean/large@1"
@@ -150,3 +153,29 @@ def test_pins_are_loaded_kept_in_the_home_and_noted(home: Path) -> None:
     assert asyncio.run(again()) == [LARGE]
     (home / "pins.json").write_text("{")
     assert asyncio.run(again()) == []
+
+
+def test_a_store_has_one_control_plane_at_a_time(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELLESS_STORE_URL", f"sqlite:///{home}/store.db")
+    other = tmp_path / "other"
+
+    async def talk() -> None:
+        first, second = loops = [ControlLoop(each, settings(), None) for each in (home, other)]
+        for loop in loops:
+            loop._exported_s = math.inf  # it renews its lease only as told here
+        await first.exchange(IDLE)
+        with pytest.raises(EnvironmentUnfitError, match=f"already: home {home}, user .* since 20"):
+            await second.exchange(IDLE)
+        hold_store(home)  # as the home's next one does
+        await first.close()
+        await second.exchange(IDLE)
+        await first._note()  # it finds that it has the store no more, and acts no longer
+        with pytest.raises(EnvironmentUnfitError, match=f"already: home {other}"):
+            await first.exchange(IDLE)
+        await second.close()
+        await first._note()
+        await first.exchange(IDLE)
+
+    asyncio.run(talk())

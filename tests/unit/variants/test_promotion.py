@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from modelless.variants.registry.promotion import (
 )
 from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import Line, Trial, TrialRules
-from modelless.variants.store import HistoryRow, open_store
+from modelless.variants.store import HistoryRow, Store
 from modelless.variants.vocabulary import Engine, Precision
 from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
 
@@ -33,15 +32,14 @@ RULES = TrialRules(alpha=0.01, max_s=60.0)
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(store: Store, tmp_path: Path) -> Registry:
     """With three versions of one variant, and one of another."""
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
-        registry.add_task(TASK)
-        registry.add_model(MODEL)
-        for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
-            register(registry, name, scale)
-        yield registry
+    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry.add_task(TASK)
+    registry.add_model(MODEL)
+    for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
+        register(registry, name, scale)
+    return registry
 
 
 def register(registry: Registry, name: str, scale: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
 from modelless.variants.paths import parse_path
 from modelless.variants.registry.registry import Registry, open_registry
-from modelless.variants.store import HistoryRow, VariantRow, open_store
+from modelless.variants.store import HistoryRow, Store, VariantRow
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 from tests.builders import (
     ACCURACY,
@@ -38,12 +37,11 @@ BETTER = Accuracy(60.0, "top-1", Provenance.PUBLISHED, "a page")
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
-        registry.add_task(TASK)
-        registry.add_model(MODEL)
-        yield registry
+def registry(store: Store, tmp_path: Path) -> Registry:
+    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry.add_task(TASK)
+    registry.add_model(MODEL)
+    return registry
 
 
 def register(registry: Registry, scale: float = 1.0, **changes: Any) -> Variant:

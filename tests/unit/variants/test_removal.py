@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from modelless.variants.registry import removal
 from modelless.variants.registry.promotion import begin_trial, promote, read_lines
 from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import TrialRules
-from modelless.variants.store import HistoryRow, open_store
+from modelless.variants.store import HistoryRow, Store
 from modelless.variants.vocabulary import Engine, Precision, Variant
 from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
 
@@ -23,15 +23,14 @@ NAME = "pixels/mean/fp32"
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(store: Store, tmp_path: Path) -> Registry:
     """Three versions of one variant, and another that has the first one's bytes."""
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
-        registry.add_task(TASK)
-        registry.add_model(MODEL)
-        for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
-            register(registry, name, scale)
-        yield registry
+    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry.add_task(TASK)
+    registry.add_model(MODEL)
+    for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
+        register(registry, name, scale)
+    return registry
 
 
 def register(registry: Registry, name: str, scale: float) -> Variant:

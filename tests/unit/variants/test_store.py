@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +18,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import event, select, text
+from sqlalchemy import event, make_url, select, text
 from sqlalchemy.exc import StatementError
 
 import modelless
@@ -29,8 +28,6 @@ from modelless.common.errors import (
     ModellessError,
     StoreError,
 )
-from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.registry.registry import Registry
 from modelless.variants.store import (
     Base,
     HistoryRow,
@@ -45,10 +42,6 @@ from modelless.variants.store import (
     open_store,
     schema,
 )
-from modelless.variants.vocabulary import Engine, Precision
-from tests.builders import ACCURACY, MODEL, TASK
-
-POSTGRESQL = os.environ.get("MODELLESS_TEST_POSTGRESQL_URL", "")
 
 # Imports first, so that four processes reach the empty store within a moment.
 OPEN_AT_ONCE = """
@@ -85,7 +78,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
+def sqlite_store(path: Path) -> Iterator[Store]:
     with open_store(f"sqlite:///{path}") as store:
         yield store
 
@@ -115,8 +108,10 @@ def differences(store: Store) -> list[object]:
 
 
 class TestSchema:
-    def test_migrations_lead_to_the_tables(self, store: Store) -> None:
-        assert differences(store) == []
+    def test_migrations_lead_to_the_tables(self, empty_url: str) -> None:
+        with open_store(empty_url) as store:
+            assert differences(store) == []
+        open_store(empty_url).close()
 
     def test_the_list_of_revisions_is_the_folder_of_migrations(self) -> None:
         folder = Path(schema.__file__).parent / "migrations"
@@ -156,10 +151,10 @@ class TestSchema:
         assert sorted(written) == ["0001", schema.REVISIONS[-1]]
 
     def test_a_current_store_is_not_migrated_again(
-        self, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delattr(schema, "_upgrade")
-        open_store(f"sqlite:///{path}").close()
+        open_store(store.engine.url).close()
 
     def test_an_interrupted_migration_leaves_nothing(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,30 +171,29 @@ class TestSchema:
         with open_store(f"sqlite:///{path}") as store:
             assert differences(store) == []
 
-    def test_processes_opening_at_once(self, path: Path) -> None:
-        command = [sys.executable, "-c", OPEN_AT_ONCE, f"sqlite:///{path}"]
+    def test_processes_opening_at_once(self, empty_url: str) -> None:
+        command = [sys.executable, "-c", OPEN_AT_ONCE, empty_url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-        with open_store(f"sqlite:///{path}") as store:
+        with open_store(empty_url) as store:
             assert differences(store) == []
 
-    def test_a_newer_store_says_which_version_wrote_it(self, store: Store, path: Path) -> None:
+    def test_a_newer_store_says_which_version_wrote_it(self, store: Store) -> None:
         with store.transaction() as session:
             session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
             session.add(SchemaVersionRow(revision="0099", modelless_version="7.8.9"))
-        before = path.read_bytes()
         with pytest.raises(StoreError) as caught:
-            open_store(f"sqlite:///{path}")
+            open_store(store.engine.url)
         assert "written by modelless 7.8.9 (schema 0099)" in str(caught.value)
         assert "pip install --upgrade modelless" in str(caught.value)
-        assert path.read_bytes() == before
+        assert differences(store) == []
 
-    def test_a_newer_store_that_does_not_say_who_wrote_it(self, store: Store, path: Path) -> None:
+    def test_a_newer_store_that_does_not_say_who_wrote_it(self, store: Store) -> None:
         with store.transaction() as session:
             session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
             session.execute(text("DROP TABLE schema_versions"))
         with pytest.raises(StoreError, match="of an unknown version"):
-            open_store(f"sqlite:///{path}")
+            open_store(store.engine.url)
 
     def test_another_application_s_database_is_left_alone(self, path: Path) -> None:
         with closing(sqlite3.connect(path)) as raw:
@@ -209,8 +203,8 @@ class TestSchema:
 
 
 class TestTransactions:
-    def test_sqlite_runs_as_documented(self, store: Store) -> None:
-        with store.engine.connect() as connection:
+    def test_sqlite_runs_as_documented(self, sqlite_store: Store) -> None:
+        with sqlite_store.engine.connect() as connection:
             found = {
                 name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
                 for name in ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
@@ -234,6 +228,11 @@ class TestTransactions:
             write_and_fail()
         assert subjects(store) == []
 
+    def test_a_refused_row_undoes_the_others(self, store: Store) -> None:
+        with pytest.raises(StoreConflictError):
+            add(store, note(), ModelRow(task="-", name="m", family="f", source="", licence=""))
+        assert subjects(store) == []
+
     def test_a_reading_session_writes_nothing(self, store: Store) -> None:
         with store.session() as session:
             session.add(note())
@@ -250,7 +249,7 @@ class TestTransactions:
 
     def test_foreign_keys_are_checked(self, store: Store) -> None:
         row = ModelRow(task="no-such", name="m", family="f", source="", licence="")
-        with pytest.raises(StoreConflictError, match="FOREIGN KEY"):
+        with pytest.raises(StoreConflictError, match=r"(?i)foreign key"):
             add(store, row)
 
     def test_threads_wait_for_one_another(self, store: Store) -> None:
@@ -287,13 +286,13 @@ class TestTransactions:
 class TestRefusals:
     """Each failure is provoked so that it strikes the superuser as well."""
 
-    def test_a_read_only_store_can_be_read(self, store: Store, path: Path) -> None:
-        add(store, note("before"))
+    def test_a_read_only_store_can_be_read(self, sqlite_store: Store, path: Path) -> None:
+        add(sqlite_store, note("before"))
         with open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as read_only:
             assert subjects(read_only) == ["before"]
             with pytest.raises(StoreError, match=r"is read-only.*MODELLESS_STORE_URL"):
                 add(read_only, note("after"))
-        assert subjects(store) == ["before"]
+        assert subjects(sqlite_store) == ["before"]
 
     def test_a_read_only_store_that_would_have_to_be_made(self, path: Path) -> None:
         sqlite3.connect(path).close()
@@ -319,7 +318,7 @@ class TestRefusals:
                 add(store, note("after"))
         writer.close()
 
-    def test_a_full_disk_leaves_nothing_half_written(self, store: Store, path: Path) -> None:
+    def test_a_full_disk_leaves_nothing_half_written(self, sqlite_store: Store, path: Path) -> None:
         with open_store(f"sqlite:///{path}") as full:
             event.listen(
                 full.engine, "connect", lambda raw, _: raw.execute("PRAGMA max_page_count=1")
@@ -327,10 +326,10 @@ class TestRefusals:
             full.close()  # SQLite keeps the limit to the pages that there are
             with pytest.raises(StoreError, match=r"disk is full.*nothing was half-written"):
                 add(full, *(note("x" * 5000) for _ in range(100)))
-        assert subjects(store) == []
+        assert subjects(sqlite_store) == []
 
-    def test_a_locked_store(self, store: Store, path: Path) -> None:
-        with open_store(f"sqlite:///{path}", busy_timeout_s=0.02) as other, store.transaction():
+    def test_a_locked_store(self, store: Store) -> None:
+        with open_store(store.engine.url, busy_timeout_s=0.1) as other, store.transaction():
             with pytest.raises(StoreError, match="is locked by another process"):
                 add(other, note())
             assert subjects(other) == []
@@ -340,10 +339,12 @@ class TestRefusals:
         with pytest.raises(StoreError, match="is not a SQLite database"):
             open_store(f"sqlite:///{path}")
 
-    def test_a_damaged_database(self, store: Store, path: Path) -> None:
-        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    def test_a_damaged_database(self, sqlite_store: Store, path: Path) -> None:
+        with sqlite_store.engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        store.close()
+        sqlite_store.close()
         content = path.read_bytes()
         path.write_bytes(content[:4096] + b"\xa5" * (len(content) - 4096))
         with pytest.raises(StoreError, match=r"is damaged.*backup"):
@@ -381,91 +382,16 @@ class TestRefusals:
         assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.skipif(not POSTGRESQL, reason="MODELLESS_TEST_POSTGRESQL_URL names no PostgreSQL")
-class TestPostgreSQL:
-    """The same store on a PostgreSQL server, each test in a schema of its own."""
-
-    @pytest.fixture
-    def url(self) -> Iterator[str]:
-        with open_store(POSTGRESQL) as server:
-            name = f"modelless_{uuid.uuid4().hex[:12]}"
-            with server.engine.begin() as connection:
-                connection.execute(text(f"CREATE SCHEMA {name}"))
-            yield f"{POSTGRESQL}?options=-csearch_path%3D{name}"
-            with server.engine.begin() as connection:
-                connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-
-    def test_schema(self, url: str) -> None:
-        with open_store(url) as store:
-            assert differences(store) == []
-        open_store(url).close()
-
-    def test_processes_opening_at_once(self, url: str) -> None:
-        command = [sys.executable, "-c", OPEN_AT_ONCE, url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        with open_store(url) as store:
-            assert differences(store) == []
-
-    def test_registering_at_once_gives_each_its_own_version(self, url: str, tmp_path: Path) -> None:
-        def register(number: int) -> int:
-            variant = registry.register_variant(
-                task=TASK.name,
-                model=MODEL.name,
-                name="v",
-                precision=Precision.FP32,
-                engine=Engine.ONNXRUNTIME_CPU,
-                accuracy=ACCURACY,
-                artifact=b"%d" % (number % 6),
-                inspect=False,
-            )
-            return variant.version
-
-        def add_task_and_model(_: int) -> None:
-            registry.add_task(TASK)
-            registry.add_model(MODEL)
-
-        with open_store(url) as store, ThreadPoolExecutor(8) as pool:
-            registry = Registry(store, ArtifactStore(str(tmp_path)))
-            list(pool.map(add_task_and_model, range(8)))
-            versions = list(pool.map(register, range(12)))
-            assert sorted(set(versions)) == [1, 2, 3, 4, 5, 6]
-            assert registry.resolve("pixels/mean/v").variants[0].version == 6
-            assert registry.tasks() == (TASK,)
-
-    def test_a_newer_store(self, url: str) -> None:
-        with open_store(url) as store, store.transaction() as session:
-            session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
-            session.add(SchemaVersionRow(revision="0099", modelless_version="7.8.9"))
-        with pytest.raises(StoreError, match=r"written by modelless 7.8.9 \(schema 0099\)"):
-            open_store(url)
-
-    def test_a_read_only_server(self, url: str) -> None:
-        open_store(url).close()
-        with open_store(f"{url}%20-cdefault_transaction_read_only%3Don") as store:
+class TestPostgreSQLRefuses:
+    @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
+    def test_a_read_only_server(self, empty_url: str) -> None:
+        open_store(empty_url).close()
+        options = {"options": "-cdefault_transaction_read_only=on"}
+        with open_store(make_url(empty_url).update_query_dict(options)) as store:
             assert subjects(store) == []
             with pytest.raises(StoreError, match="is read-only"):
                 add(store, note())
 
-    def test_a_locked_store(self, url: str) -> None:
-        with open_store(url) as store, store.transaction() as session:
-            session.execute(text("LOCK TABLE history IN ACCESS EXCLUSIVE MODE"))
-            with (
-                open_store(url, busy_timeout_s=0.1) as other,
-                pytest.raises(StoreError, match="is locked by another process"),
-            ):
-                add(other, note())
-
-    def test_a_missing_database(self) -> None:
+    def test_a_missing_database(self, postgresql: str) -> None:
         with pytest.raises(StoreError, match="does not exist"):
-            open_store(f"{POSTGRESQL}_no_such")
-
-    def test_times_and_rollback(self, url: str) -> None:
-        noon = datetime(2024, 7, 1, 12, 30, tzinfo=timezone(timedelta(hours=2)))
-        with open_store(url) as store:
-            add(store, note(at=noon))
-            with pytest.raises(StoreConflictError):
-                add(store, note(), ModelRow(task="-", name="m", family="f", source="", licence=""))
-            assert subjects(store) == ["x"]
-            with store.session() as session:
-                assert session.scalars(select(HistoryRow.at)).one() == noon
+            open_store(make_url(postgresql).set(database="no_such"))

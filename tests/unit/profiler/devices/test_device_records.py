@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +10,8 @@ import pytest
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.devices.device_records import MOST_MACHINES, DeviceRecords, describe_devices
 from modelless.profiler.devices.microbenchmark import DeviceRates
-from modelless.variants.store import DeviceClassRow, Store, open_store
+from modelless.variants.store import DeviceClassRow, Store
 from modelless.variants.vocabulary import DeviceClass
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("sqlite://") as store:
-        yield store
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,7 @@ import pytest
 from modelless.common.errors import InvalidInputError, StoreError
 from modelless.profiler.measure.campaign import run_campaign
 from modelless.profiler.measure.records import Records
-from modelless.variants.store import MeasurementRow, Store, open_store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
-        yield store
+from modelless.variants.store import MeasurementRow, Store
 
 
 def test_what_is_added_is_read_back(store: Store, make: Any) -> None:

@@ -1,0 +1,65 @@
+"""``modelless store``: from one database into another, into a file and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modelless.variants.registry.registry import open_registry
+
+from .conftest import Run
+
+
+def variants(home: Path) -> set[str]:
+    return set(open_registry(home).catalog().versions)
+
+
+def test_a_backup_brings_everything_back(run: Run, profiled: Path, tmp_path: Path) -> None:
+    made = run("store", "backup", "it.zip", "--json")
+    assert made.code == 0, made.err
+    rows = made.document["rows"]
+    assert rows["variants"] == len(variants(profiled)) > 0
+    assert rows["measurements"] > 0
+    other = tmp_path / "other"
+    assert run("--home", other, "store", "restore", "it.zip", "--json").document["rows"] == rows
+    assert variants(other) == variants(profiled)
+    selects = [
+        run("--home", home, "select", "--task", "pixels", "--json") for home in (profiled, other)
+    ]
+    assert selects[0].out == selects[1].out
+    assert json.loads((other / "audit.jsonl").read_text())["act"] == "store-restore"
+
+
+def test_what_is_there_is_replaced_only_when_asked(run: Run, registered: Path) -> None:
+    run("store", "backup", "it.zip")
+    refused = run("store", "restore", "it.zip")
+    assert refused.code == 2
+    assert "--replace" in refused.err
+    assert run("store", "restore", "it.zip", "--replace").code == 0
+    assert len(variants(registered)) == 3
+
+
+def test_a_store_moves(run: Run, registered: Path, tmp_path: Path) -> None:
+    source, target = f"sqlite:///{registered}/store.db", f"sqlite:///{tmp_path}/new.db"
+    moved = run("store", "migrate", source, target)
+    assert moved.code == 0, moved.err
+    assert "compared" in moved.err
+    shown = [run("--store", url, "variants", "--json").out for url in (source, target)]
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("migrate", "sqlite:///a.db", "sqlite:///a.db"), 2, "another store than SOURCE"),
+        (("migrate", "mysql://h/d", "sqlite:///a.db"), 2, "store URL"),
+        (("restore", "none.zip"), 2, "a file that is there"),
+        (("backup", "no/such/folder.zip"), 6, "cannot be written"),
+    ],
+)
+def test_refusals(run: Run, registered: Path, words: tuple[str, ...], code: int, says: str) -> None:
+    refused = run("store", *words)
+    assert says in refused.err
+    assert refused.code == code

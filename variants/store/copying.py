@@ -1,0 +1,233 @@
+"""All rows of a store into another one, whichever databases they are; and backups in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Table, delete, func, insert, select
+from sqlalchemy.orm import Session
+
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.variants.artifacts import ArtifactStore, check_sha256
+from modelless.variants.store.database import Store, open_store
+from modelless.variants.store.tables import ArtifactRow, Base, LeaseRow, SchemaVersionRow
+
+_ROWS_AT_ONCE: Final = 500
+_OWN: Final = frozenset({LeaseRow.__tablename__, SchemaVersionRow.__tablename__})
+"""Tables that say something of the one store they are in."""
+
+TABLES: Final[tuple[Table, ...]] = tuple(
+    table for table in Base.metadata.sorted_tables if table.name not in _OWN
+)
+"""What is copied, in an order in which no row refers to one that is not there yet."""
+
+_STORE, _MANIFEST, _FORMAT = "store.db", "manifest.json", 1
+_MAX_MANIFEST_BYTES: Final = 2**16
+_ATTEMPTS: Final = 3
+
+
+def copy_store(source: Store, target: Store, *, replace: bool = False) -> dict[str, int]:
+    """Copy every row as it was at one moment, all or none, and compare what arrived.
+
+    The source may be written meanwhile.
+
+    Args:
+        replace: remove the rows of the target, in the same transaction; else it must have none.
+
+    Returns:
+        The number of rows by table.
+
+    Raises:
+        InvalidInputError: the target has rows.
+        IntegrityError: what arrived differs; the target is as it was.
+        StoreError: a database refused; the target is as it was.
+    """
+    with source.session() as reading, target.transaction() as writing:
+        if replace:
+            for table in reversed(TABLES):
+                writing.execute(delete(table))
+        for table in TABLES:
+            if writing.execute(select(table).limit(1)).first() is not None:
+                raise InvalidInputError.of(
+                    "target", target.shown_url, "a store without rows",
+                    f"Its table {table.name} has some; --replace restores over them.",
+                )  # fmt: skip
+            rows = reading.execute(select(table).execution_options(yield_per=_ROWS_AT_ONCE))
+            for some in rows.mappings().partitions():
+                writing.execute(insert(table), [dict(row) for row in some])
+            _number_on(writing, table)
+        before, after = ({t.name: _digest(s, t) for t in TABLES} for s in (reading, writing))
+        for name, digest in before.items():
+            if after[name] != digest:
+                raise IntegrityError(
+                    f"The table {name} of {source.shown_url} did not arrive whole in "
+                    f"{target.shown_url}: {after[name][0]} of {digest[0]} rows, or others. Nothing "
+                    "was changed there."
+                )
+    return {name: count for name, (count, _) in before.items()}
+
+
+def _number_on(session: Session, table: Table) -> None:
+    """Let PostgreSQL number the next row after those that came with a number."""
+    column = table.autoincrement_column
+    if column is not None and session.get_bind().dialect.name == "postgresql":
+        sequence = func.pg_get_serial_sequence(table.name, column.name)
+        highest = select(func.max(column)).scalar_subquery()
+        session.execute(select(func.setval(sequence, highest)))
+
+
+def _digest(session: Session, table: Table) -> tuple[int, int]:
+    """How many rows there are, and the sum of their hashes, which has no order."""
+    count = total = 0
+    for row in session.execute(select(table).execution_options(yield_per=_ROWS_AT_ONCE)):
+        count += 1
+        total += int.from_bytes(hashlib.sha256(repr(tuple(row)).encode()).digest())
+    return count, total % 2**256
+
+
+def write_backup(
+    store: Store, artifacts: ArtifactStore, path: Path, on_artifact: Callable[[int, int], None]
+) -> dict[str, int]:
+    """Write the store as it was at one moment, and its artifacts, into one zip file.
+
+    ``manifest.json`` has the format's number and the sha256 of ``store.db``, a SQLite store;
+    artifacts are in ``artifacts/``, named by their sha256. Serving goes on meanwhile.
+
+    Args:
+        path: the file; it appears when it is whole, for this user alone.
+        on_artifact: is told how many artifacts are written, and how many there are.
+
+    Returns:
+        The number of rows by table.
+
+    Raises:
+        InvalidInputError: there is a file of that name.
+        IntegrityError: an artifact is missing or damaged.
+        StoreError: the store cannot be read, or the file not written.
+    """
+    if path.exists():
+        raise InvalidInputError.of("backup file", str(path), "a file that is not there yet")
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".backup-") as name:
+            part = Path(name) / "part"
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    rows = _write_part(store, artifacts, part, on_artifact)
+                    break
+                except IntegrityError:  # perhaps removed after the moment: then once more
+                    if attempt == _ATTEMPTS:
+                        raise
+            os.link(part, path)  # fails if another one came first
+    except OSError as error:
+        raise StoreError(
+            f"The backup {path} cannot be written ({error.strerror or error}). "
+            "Free some space, or name another file."
+        ) from error
+    return rows
+
+
+def _write_part(
+    store: Store, artifacts: ArtifactStore, part: Path, on_artifact: Callable[[int, int], None]
+) -> dict[str, int]:
+    database = part.with_name(_STORE)
+    database.unlink(missing_ok=True)
+    with open_store(f"sqlite:///{database}") as copy:
+        rows = copy_store(store, copy)
+        every = _artifact_bytes(copy)
+    data = database.read_bytes()
+    manifest = {"format": _FORMAT, "store_sha256": hashlib.sha256(data).hexdigest()}
+    part.touch(mode=0o600)
+    with zipfile.ZipFile(part, "w") as file:
+        file.writestr(_MANIFEST, json.dumps(manifest))
+        file.writestr(_STORE, data, zipfile.ZIP_DEFLATED)
+        for number, sha256 in enumerate(every, 1):
+            file.writestr(f"artifacts/{sha256}", artifacts.read(sha256))
+            on_artifact(number, len(every))
+    return rows
+
+
+def restore_backup(
+    store: Store,
+    artifacts: ArtifactStore,
+    path: Path,
+    on_artifact: Callable[[int, int], None],
+    *,
+    replace: bool = False,
+) -> dict[str, int]:
+    """Bring a backup's artifacts and rows back; of an older modelless's, too.
+
+    Every hash is checked. Nothing is unpacked by a name that the file gives. The rows change in one
+    transaction, the last step, so a cluster that runs meanwhile sees all or nothing of it.
+
+    Args:
+        replace: remove the store's rows; else it must have none.
+
+    Returns:
+        The number of rows by table.
+
+    Raises:
+        InvalidInputError: it is no backup, or the store has rows.
+        IntegrityError: it is damaged; the store is as it was.
+        StoreError: the store or the artifacts cannot be written; the store is as it was.
+    """
+    with _opened(path) as file, tempfile.TemporaryDirectory(prefix="modelless-") as folder:
+        manifest = json.loads(_member(file, _MANIFEST, _MAX_MANIFEST_BYTES))
+        if manifest["format"] != _FORMAT:
+            raise InvalidInputError.of(
+                "backup's format", manifest["format"], str(_FORMAT), "Upgrade modelless."
+            )
+        data = _member(file, _STORE, file.getinfo(_STORE).file_size)
+        if hashlib.sha256(data).hexdigest() != manifest["store_sha256"]:
+            raise IntegrityError(f"The backup {path} is damaged: {_STORE} has another sha256.")
+        database = Path(folder) / _STORE
+        database.write_bytes(data)
+        with open_store(f"sqlite:///{database}") as copy:
+            every = _artifact_bytes(copy)
+            for number, (sha256, size_bytes) in enumerate(every.items(), 1):
+                found = _member(file, f"artifacts/{check_sha256(sha256)}", size_bytes)
+                if hashlib.sha256(found).hexdigest() != sha256:
+                    raise IntegrityError(f"The backup {path} is damaged: so is artifact {sha256}.")
+                artifacts.put(found)
+                on_artifact(number, len(every))
+            return copy_store(copy, store, replace=replace)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a backup; whatever a damaged zip file makes of itself is an InvalidInputError."""
+    if not path.is_file():
+        raise InvalidInputError.of("backup file", str(path), "a file that is there")
+    try:
+        with zipfile.ZipFile(path) as file:
+            yield file
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError),
+        *(KeyError, ValueError, TypeError, RuntimeError),
+    ) as error:
+        raise InvalidInputError.of(
+            "backup file", str(path), f"one that 'modelless store backup' wrote, whole ({error})"
+        ) from error
+
+
+def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
+    """The bytes of a member, of which no more are unpacked than there may be."""
+    with file.open(name) as member:
+        data = member.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise IntegrityError(f"The backup's {name} is larger than the {most_bytes} bytes allowed.")
+    return data
+
+
+def _artifact_bytes(store: Store) -> dict[str, int]:
+    with store.session() as session:
+        query = select(ArtifactRow.sha256, ArtifactRow.bytes).order_by(ArtifactRow.sha256)
+        return {row.sha256: row.bytes for row in session.execute(query)}
