@@ -64,6 +64,29 @@ def command_table() -> str:
     return "\n".join(_table(("command", "what it does"), rows))
 
 
+def option_tables() -> str:
+    """Every command with its whole help, its arguments and its options."""
+    lines: list[str] = []
+    for name, command in commands().items():
+        context = typer.Context(command)
+        arguments = [param for param in command.params if param.param_type_name == "argument"]
+        options = [param for param in command.params if "--help" not in param.opts]
+        usage = [
+            re.sub("[{}]", "", piece)
+            for param in arguments
+            for piece in param.get_usage_pieces(context)
+        ]
+        lines += [f"### {name}", "", f"`{' '.join(['modelless', name, *usage])}`", ""]
+        lines += [command.help.replace("``", "`"), ""]
+        rows = [
+            (" ".join(f"`{each}`" for each in param.opts), _flat(param.help or ""))
+            for param in options
+            if param not in arguments
+        ]
+        lines += [*_table(("option", "meaning"), rows), ""] if rows else []
+    return "\n".join(lines).rstrip()
+
+
 def function_table() -> str:
     """Every name of the package with the first sentence of its docstring."""
     names = [name for name in modelless.__all__ if not name.startswith("_")]
@@ -122,6 +145,7 @@ def commands() -> dict[str, Any]:
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "commands": ("docs/commands.md", command_table),
+    "options": ("docs/commands.md", option_tables),
     "functions": ("docs/python.md", function_table),
     "metrics": ("docs/deploy.md", metrics_table),
     "engines": ("docs/engines.md", engine_table),
