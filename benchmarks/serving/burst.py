@@ -46,10 +46,9 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.demo.burst import LoadProcess
-from modelless.controller.demo.cluster_process import ClusterProcess, free_port
-from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
-from modelless.controller.demo.pictures import load_photos
+from modelless.controller.demo.asking import load_photos
+from modelless.controller.demo.cluster_process import free_port, running_cluster
+from modelless.controller.demo.load import KindSpec, LoadProcess, LoadSpec, StepSpec
 from modelless.controller.demo.query_log import Outcome, QueryLog, outcome_of
 from modelless.controller.usecases.client import Client
 from modelless.variants.registry.registry import open_registry
@@ -234,8 +233,7 @@ def run(
     config.write_text(json.dumps({"tasks": [TASK], **settings}))
     port = int(spec.url.rpartition(":")[2])
     query_log = QueryLog(spec.kinds)
-    with ClusterProcess(home, port, config=config) as cluster:
-        cluster.wait_ready()
+    with running_cluster(home, port, config=config) as cluster:
         wait_loaded(cluster.url)
         with LoadProcess(spec, folder) as load:
             for rows in load.batches():

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from open_loop import SIDES_PX, send, spec_of
 
-from modelless.controller.demo.cluster_process import ClusterProcess
+from modelless.controller.demo.cluster_process import running_cluster
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.replay.queries import outcomes_in
 from modelless.controller.replay.replay import replay, tapes_in
@@ -89,8 +89,7 @@ def run(scenario: Scenario, told: argparse.Namespace, folder: Path) -> dict[str,
     recording = folder / "recording"
     config = folder / "config.yaml"
     config.write_text(json.dumps({"tasks": [told.task], "record": {"folder": str(recording)}}))
-    with ClusterProcess(told.home, told.port, config=config) as cluster:
-        cluster.wait_ready()
+    with running_cluster(told.home, told.port, config=config) as cluster:
         settle(cluster.url)
         steps = [(share * told.seconds, rate * told.per_s) for share, rate in scenario.steps]
         spec = spec_of(cluster.url, folder, told.task, scenario.kinds, steps, seed=1)

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.demo.burst import LoadProcess
 from modelless.controller.demo.load import GRACE_S as GRACE_S
-from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec, schedule
+from modelless.controller.demo.load import KindSpec, LoadProcess, LoadSpec, StepSpec, schedule
 from modelless.controller.demo.query_log import Row
 
 TASK = "fashion-mnist"

@@ -36,7 +36,7 @@ import yaml
 
 from modelless.common.errors import ModellessError
 from modelless.controller.config import default_home
-from modelless.controller.demo.cluster_process import ClusterProcess
+from modelless.controller.demo.cluster_process import running_cluster
 from modelless.controller.usecases.client import Client, EncodedQuery, encode_infer
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
@@ -166,8 +166,7 @@ def run(policy: str, home: Path, variants: Sequence[Variant], told: Any, budget:
         pixels[scope] = rng.integers(0, 256, (1, side, side, 3), dtype=np.uint8)
     queries = {scope: encode_infer(scope, {"image": each}, slo) for scope, each in pixels.items()}
     shots = trace(sorted(queries), told.seconds, told.per_s, told.drift_s)
-    with ClusterProcess(home, told.port, config=config) as cluster:
-        cluster.wait_ready()
+    with running_cluster(home, told.port, config=config) as cluster:
         status = settle(cluster.url)
         there = {name for member in status["members"] for name in member["loaded"]}
         absent = next(v for v in variants if v.id not in there)

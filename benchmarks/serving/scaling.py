@@ -40,7 +40,7 @@ from open_loop import send, spec_of
 
 from modelless.common.errors import ModellessError
 from modelless.controller.config import Settings
-from modelless.controller.demo.cluster_process import ClusterProcess
+from modelless.controller.demo.cluster_process import running_cluster
 from modelless.controller.demo.query_log import Row
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.usecases.client import get_json
@@ -115,8 +115,7 @@ def measure(mode: str, per_s: float, arguments: argparse.Namespace) -> dict[str,
         }
         file = folder / "config.yaml"
         file.write_text(json.dumps(config))
-        with ClusterProcess(arguments.home, arguments.port, config=file) as cluster:
-            cluster.wait_ready(240.0)
+        with running_cluster(arguments.home, arguments.port, config=file) as cluster:
             time.sleep(5.0)  # the rest of the variants
             scope = arguments.variant if is_one_variant else "imagenet"
             kinds = [(1.0, {"latency_ms": arguments.deadline_ms})]

@@ -1,6 +1,6 @@
 """An open-loop load: queries are sent when they are due, whatever becomes of those before them.
 
-Runs as a process of its own, ``python -m modelless.controller.demo.load SPEC.json``, so that
+It is sent by a process of its own, ``python -m modelless.controller.demo.load SPEC.json``, so that
 drawing tables and sending queries do not disturb each other. Each second it writes one line of
 JSON: the queries that have ended since the last one. It ends by itself when nobody reads them.
 
@@ -14,9 +14,10 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +25,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, schedule
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo.query_log import Row
 from modelless.controller.usecases.client import encode_infer, read_class
 from modelless.variants.vocabulary import SLO
@@ -37,6 +39,98 @@ _FIRST_CONNECTIONS = 4
 _SEND_BUFFER_BYTES = 1 << 20
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n")
 _CLOSES = b"\r\nconnection: close\r\n"
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KindSpec(_Spec):
+    """A kind of queries.
+
+    Attributes:
+        limits: ``latency_ms``, ``min_accuracy``, ``max_cost_usd``; those that are set.
+        weight: its share among the kinds, relative.
+        deadline_ms: by which the client wants its answer.
+        images: a NumPy file, one item a query along axis 0.
+        labels: for each image the acceptable classes; empty where they are not known.
+    """
+
+    name: str
+    task: str
+    limits: dict[str, float] = Field(default_factory=dict)
+    weight: float = Field(gt=0.0)
+    deadline_ms: float = Field(gt=0.0)
+    images: Path
+    labels: list[list[int]]
+    input_name: str
+    output_name: str
+
+
+class StepSpec(_Spec):
+    """A stretch of constant mean rate: ``seconds`` long, ``per_s`` queries a second on average."""
+
+    seconds: float = Field(gt=0.0)
+    per_s: float = Field(ge=0.0)
+
+
+class LoadSpec(_Spec):
+    """A load to send.
+
+    Attributes:
+        url: ``http://host:port``.
+        kinds, steps: what and how fast, in order.
+        seed: of the times and of the order.
+        most_connections: more queries than these at once wait in the client, and are timed all the
+            same.
+    """
+
+    url: str
+    kinds: list[KindSpec] = Field(min_length=1)
+    steps: list[StepSpec] = Field(min_length=1)
+    seed: int = 0
+    most_connections: int = 256
+
+    @property
+    def length_s(self) -> float:
+        """How long queries are sent, seconds."""
+        return sum(step.seconds for step in self.steps)
+
+    def offered_per_s(self, at_s: float) -> float:
+        """The mean rate that is due ``at_s`` seconds after the beginning; 0 outside."""
+        start_s = 0.0
+        for step in self.steps:
+            if start_s <= at_s < start_s + step.seconds:
+                return step.per_s
+            start_s += step.seconds
+        return 0.0
+
+
+class ScheduledQuery(NamedTuple):
+    """A query to be sent: when (seconds from the beginning), of which kind, with which image."""
+
+    due_s: float
+    kind: int
+    image: int
+
+
+def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[ScheduledQuery]:
+    """When to send what: a Poisson process whose rate follows the steps; the same for a seed."""
+    rng = np.random.default_rng(spec.seed)
+    weights = np.array([kind.weight for kind in spec.kinds])
+    shots: list[ScheduledQuery] = []
+    start_s = 0.0
+    for step in spec.steps:
+        count = int(rng.poisson(step.per_s * step.seconds))
+        due_s = np.sort(rng.uniform(start_s, start_s + step.seconds, count))
+        kinds = rng.choice(len(weights), size=count, p=weights / weights.sum())
+        draws = rng.integers(0, 1 << 30, size=count)
+        shots += [
+            ScheduledQuery(float(at_s), int(kind), int(draw) % image_counts[kind])
+            for at_s, kind, draw in zip(due_s, kinds, draws, strict=True)
+        ]
+        start_s += step.seconds
+    return shots
 
 
 class Reply(NamedTuple):
@@ -267,6 +361,57 @@ def main(arguments: Sequence[str]) -> int:
     except* (KeyboardInterrupt, BrokenPipeError):
         code = 130
     return code
+
+
+class LoadProcess:
+    """The process that sends the load. Use as a context manager: leaving it ends the process.
+
+    Args:
+        folder: where the spec is written; must exist.
+
+    Attributes:
+        cpu_s: processor time the client has taken so far, seconds, its start left out.
+    """
+
+    def __init__(self, spec: LoadSpec, folder: Path) -> None:
+        path = folder / "load.json"
+        path.write_text(spec.model_dump_json(), encoding="utf-8")
+        self._command = [sys.executable, "-P", "-m", "modelless.controller.demo.load", str(path)]
+        self._complaints = folder / "load.err"
+        self.cpu_s = 0.0
+
+    def __enter__(self) -> LoadProcess:
+        with self._complaints.open("w") as complaints:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the demo, which ends this one in its turn
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()  # it has nothing to lose
+        self._process.communicate()
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Report the queries that have ended, second by second, until all have.
+
+        Raises:
+            EnvironmentUnfitError: the process died.
+        """
+        assert self._process.stdout is not None  # noqa: S101  (it is a pipe)
+        for line in self._process.stdout:
+            said = json.loads(line)
+            self.cpu_s = float(said["cpu_s"])
+            yield [Row(*row) for row in said["rows"]]
+            if said["is_last"]:
+                return
+        words = self._complaints.read_text(encoding="utf-8", errors="replace").strip()
+        last = (words.splitlines() or ["without a word"])[-1]
+        raise EnvironmentUnfitError(f"the client has died: {last}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,39 @@
-"""The report as one HTML file that needs nothing else: no scripts, no fonts, no network."""
+"""The report as one HTML file that needs nothing else: no scripts, no fonts, no network.
+
+Its pictures are SVG whose colours are the page's: readable in light and in dark.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from statistics import median_high
 from typing import Any
 
-from modelless.common.pages import Cells, details, figure, page, section, table
-from modelless.controller.demo.figures import burst_figure, frontier_figure
+from modelless.common.drawing import (
+    BLUE,
+    MUTED,
+    ORANGE,
+    RED,
+    SHADES,
+    TEAL,
+    plain_ticks,
+    render_svg,
+)
+from modelless.common.pages import details, figure, page, section, table
+from modelless.controller.demo.tables import (
+    Shown,
+    answers_table,
+    clothes_table,
+    kinds_table,
+    limits_table,
+    number,
+    percent,
+    variants_table,
+)
+from modelless.profiler.report.tradeoff_charts import latency_frontier_chart
+from modelless.profiler.report.tradeoffs import FrontierFigure, FrontierPoint
 
 
 def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
@@ -61,6 +86,10 @@ def _headlines(document: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
     yield f"{document['first_answer_s']:.1f} s", "to the first answer", "from modelless up"
 
 
+def _html(shown: Shown) -> str:
+    return table(shown.heads, [[escape(cell) for cell in row] for row in shown.rows])
+
+
 def _frontiers(variants: Sequence[Mapping[str, Any]], device: str) -> str:
     figures = []
     for task in dict.fromkeys(variant["task"] for variant in variants):
@@ -72,80 +101,25 @@ def _frontiers(variants: Sequence[Mapping[str, Any]], device: str) -> str:
             f"Accuracy is {escape(provenances)}."
         )
         figures.append(figure(frontier_figure(of_task, device), caption))
-    rows = [
-        [
-            _code(variant["short_name"], variant["id"]),
-            _accuracy(variant["accuracy"], variant["accuracy_provenance"]),
-            f"{variant['p50_ms']:.3g}",
-            f"{variant['p99_ms']:.3g}" + ("" if variant["is_trusted"] else " *"),
-            f"{variant['throughput_per_s']:,.0f}",
-            f"{variant['memory_bytes'] / 2**20:.1f}",
-            f"{variant['load_s'] * 1e3:.0f}",
-        ]
-        for variant in sorted(variants, key=lambda v: (v["task"], -v["accuracy"]))
-    ]
-    heads = ["variant", "accuracy", "p50 ms", "p99 ms", "items/s", "MiB", "load ms"]
-    folded = details("All variants as measured (* while the machine was noisy)", table(heads, rows))
+    heading = "All variants as measured (* while the machine was noisy)"
+    folded = details(heading, _html(variants_table(variants)))
     return section("What there is to choose from", "", "".join(figures) + folded)
 
 
 def _photos(photos: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
-    rows = [
-        _photo_row(slo, [a for a in photos["answers"] if a["slo"] == slo["name"]])
-        for slo in photos["slos"]
-    ]
-    heads = ["asked for", "chosen", "accuracy", "labels sane", "predicted ms", "observed ms"]
     cards = "".join(
         _card(photo, [a for a in photos["answers"] if a["photo"] == photo["name"]], thumbnails)
         for photo in photos["photos"]
     )
-    every = table(
-        ["photo", "limits", "label", "variant", "accuracy", "predicted ms", "observed ms"],
-        [
-            [escape(answer["photo"]), escape(answer["slo"]), *_photo_cells(answer)]
-            for answer in photos["answers"]
-        ],
+    every = details(
+        f"Every answer ({len(photos['answers'])})", _html(answers_table(photos["answers"]))
     )
     return section(
         "What was chosen for what",
         "The client names limits, never a model. Milliseconds are medians over the photos, from "
         "arrival to reply by the server's clock.",
-        f'<div class="cards">{cards}</div>{table(heads, rows)}'
-        + details(f"Every answer ({len(photos['answers'])})", every),
+        f'<div class="cards">{cards}</div>{_html(limits_table(photos))}{every}',
     )
-
-
-def _photo_row(slo: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> Cells:
-    answered = [answer for answer in answers if answer["status"] == 200]
-    if not answered:
-        return [_named(slo["name"], slo["limits"]), _refusal(answers[0])]
-    names = dict.fromkeys(a["short_name"] for a in answered)
-    ids = {a["short_name"]: a["variant"] for a in answered}
-    chosen = ", ".join(_code(name, ids[name]) for name in names)
-    low = min(answered, key=lambda a: a["accuracy"])
-    sane = sum(answer["is_sane"] for answer in answered)
-    refused = len(answers) - len(answered)
-    return [
-        _named(slo["name"], slo["limits"]),
-        chosen + (f' <span class="refused">{refused} refused</span>' if refused else ""),
-        _accuracy(low["accuracy"], low["accuracy_provenance"]),
-        f"{sane}/{len(answered)}",
-        f"{median_high(a['predicted_ms'] for a in answered):.1f}",
-        f"{median_high(a['observed_ms'] for a in answered):.1f}",
-    ]
-
-
-def _photo_cells(answer: Mapping[str, Any]) -> Cells:
-    if answer["status"] != 200:
-        return [_refusal(answer)]
-    mark = "" if answer["is_sane"] else ' <span class="refused">?</span>'
-    return [
-        f"{escape(answer['label'])} {answer['score']:.0%}{mark}",
-        _code(answer["short_name"], answer["variant"]),
-        _accuracy(answer["accuracy"], answer["accuracy_provenance"]),
-        f"{answer['predicted_ms']:.1f}",
-        f"{answer['observed_ms']:.1f}",
-    ]
 
 
 def _card(
@@ -163,51 +137,16 @@ def _card(
 
 
 def _clothes(clothes: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    for answer in clothes:
-        names = ", ".join(_code(v["short_name"], v["variant"]) for v in answer["variants"])
-        interval = f"{answer['measured_low']:.1f} to {answer['measured_high']:.1f}"
-        rows.append(
-            [
-                _named(answer["slo"], answer["limits"]),
-                names or '<span class="refused">refused</span>',
-                f"{answer['images']:,}",
-                f"<b>{answer['measured_percent']:.1f} %</b> <small>{interval}</small>",
-                f"{answer['stated_percent']:.1f} %",
-            ]
-        )
-    heads = ["asked for", "chosen", "images", "right, measured here", "stated"]
     return section(
         "A second task, measured end to end",
         "Fashion-MNIST's labelled test images, answered by the running cluster: what the replies "
         "state is what is measured.",
-        table(heads, rows),
+        _html(clothes_table(clothes)),
     )
 
 
 def _burst(burst: Mapping[str, Any]) -> str:
     total = burst["total"]
-    everything: dict[str, Any] = {"name": "all", "task": "", "limits": {}, "mean_accuracy": None}
-    rows = [
-        [
-            _named(
-                f"{kind['name']}, {kind['task']}" if kind["task"] else kind["name"],
-                ", ".join(f"{name} {value:.6g}" for name, value in kind["limits"].items()),
-            ),
-            f"{kind['sent']:,}",
-            percent(kind["share_in_time"]),
-            f"{kind['answered'] - kind['in_time']:,}",
-            f"{kind['refused']:,}",
-            f"{kind['errors']:,}",
-            number(kind["mean_accuracy"], unit=" %"),
-            f"{number(kind['p50_ms'])} / {number(kind['p99_ms'])}",
-        ]
-        for kind in [*burst["kinds"], {**total, **everything}]
-    ]
-    heads = [
-        *("asked for", "sent", "in time", "late", "refused", "errors"),
-        *("accuracy", "p50 / p99 ms"),
-    ]
     outcomes = ", ".join(f"{count:,} {escape(name)}" for name, count in total["outcomes"].items())
     steps = ", ".join(f"{step['per_s']:.0f}/s" for step in burst["steps"])
     text = (
@@ -218,7 +157,7 @@ def _burst(burst: Mapping[str, Any]) -> str:
         f"{escape(burst['main_task'])}."
     )
     svg = burst_figure(burst["bins"], burst["main_task_bins"]) if burst["bins"] else ""
-    return section("A burst of mixed limits", text, figure(svg, "") + table(heads, rows))
+    return section("A burst of mixed limits", text, figure(svg, "") + _html(kinds_table(burst)))
 
 
 def _how(document: Mapping[str, Any]) -> str:
@@ -238,28 +177,10 @@ def _how(document: Mapping[str, Any]) -> str:
             f"The gateways' processes held {burst['memory_bytes'] / 2**20:,.0f} MiB at the end."
         )
     facts += [escape(note) for note in document["notes"]]
-    stages = table(
-        ["stage", "seconds"],
-        [[escape(stage["name"]), f"{stage['seconds']:.1f}"] for stage in document["stages"]],
-    )
+    spent = [(stage["name"], f"{stage['seconds']:.1f}") for stage in document["stages"]]
+    stages = _html(Shown(("stage", "seconds"), [*spent]))
     items = "".join(f"<li>{fact}</li>" for fact in facts)
     return section("How this was made", "", f"<ul>{items}</ul>{details('Time taken', stages)}")
-
-
-# -- pieces -----------------------------------------------------------------------------------
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share as per cent; a dash for None. Never rounded up to a whole that it is not."""
-    if share is None:
-        return "–"
-    text = f"{share:.{digits}%}"
-    return f"{share:.3%}" if text.startswith("100") and share < 1.0 else text
-
-
-def number(value: float | None, digits: int = 1, unit: str = "") -> str:
-    """A number with its unit; a dash for None."""
-    return "–" if value is None else f"{value:.{digits}f}{unit}"
 
 
 def _tile(value: str, name: str, detail: str) -> str:
@@ -267,18 +188,129 @@ def _tile(value: str, name: str, detail: str) -> str:
     return f'<div class="tile"><b>{value}</b>{words}</div>'
 
 
-def _code(shown: str, whole: str) -> str:
-    return f'<code title="{escape(whole)}">{escape(shown)}</code>'
+def frontier_figure(variants: Sequence[Mapping[str, Any]], device: str) -> str:
+    """Latency against accuracy of one task's variants on a device, as SVG.
+
+    Args:
+        variants: as in the report's ``variants``; at least one.
+    """
+    task = variants[0]["task"]
+    points = tuple(
+        FrontierPoint(
+            variant=variant["id"],
+            name=variant["short_name"],
+            device=device,
+            accuracy_percent=variant["accuracy"],
+            low_percent=variant["accuracy_low"],
+            high_percent=variant["accuracy_high"],
+            provenance=variant["accuracy_provenance"],
+            latency_ms=variant["p50_ms"],
+            memory_bytes=variant["memory_bytes"],
+            usd_per_1000_items=None,
+            cheapest_batch=1,
+            on_latency_frontier=variant["on_frontier"],
+            on_cost_frontier=False,
+        )
+        for variant in variants
+    )
+    data = FrontierFigure(task, variants[0]["accuracy_metric"], (device,), points)
+    return latency_frontier_chart(data).svg(f"frontier-{task}")
 
 
-def _named(name: str, limits: str) -> str:
-    below = f'<span class="limits">{escape(limits)}</span>' if limits not in ("", "none") else ""
-    return escape(name) + below
+def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[str, Any]]) -> str:
+    """The burst over time, as SVG: load, accuracy, who answered, and how soon.
+
+    Args:
+        bins: of all queries, as in the report's ``burst.bins``; at least one.
+        task_bins: of the main task's alone: only within one task can accuracies be averaged.
+    """
+
+    def draw(figure: Any) -> None:
+        rows = figure.subplots(4, 1, sharex=True, height_ratios=(1.15, 0.8, 1.25, 1.0))
+        middles_s = [b["start_s"] + b["length_s"] / 2 for b in bins]
+        _draw_load(rows[0], middles_s, bins)
+        _draw_accuracy(rows[1], middles_s, task_bins)
+        _draw_shares(rows[2], middles_s, task_bins)
+        _draw_latency(rows[3], middles_s, bins)
+        rows[3].set_xlabel("seconds from the burst's beginning")
+        rows[3].set_xlim(0, bins[-1]["start_s"] + bins[-1]["length_s"])
+
+    label = "Load, accuracy, who answered and latency over the time of the burst"
+    return render_svg(draw, (9.6, 10.2), "burst", label)
 
 
-def _accuracy(value: float, provenance: str) -> str:
-    return f"{value:.1f} % <small>{escape(provenance)}</small>"
+def _draw_load(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    sent = [b["sent"] / b["length_s"] for b in bins]
+    in_time = [b["in_time"] / b["length_s"] for b in bins]
+    axes.set_title("Load, queries a second")
+    axes.step(at_s, [b["offered_per_s"] for b in bins], where="mid", color=MUTED, linestyle=":")
+    axes.plot(at_s, sent, color=BLUE, label="offered (dotted: planned mean)")
+    axes.fill_between(at_s, in_time, color=TEAL, alpha=0.25, linewidth=0)
+    axes.plot(at_s, in_time, color=TEAL, label="answered in time")
+    missed = [s - i for s, i in zip(sent, in_time, strict=True)]
+    axes.plot(at_s, missed, color=RED, linewidth=1.2, label="late, refused or failed")
+    axes.set_ylim(0, 1.3 * max([1.0, *sent]))
+    axes.legend(loc="upper left", ncols=3)
 
 
-def _refusal(answer: Mapping[str, Any]) -> str:
-    return f'<span class="refused">refused</span> {escape(answer["error"])}'
+def _draw_accuracy(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    known = [(t, b["mean_accuracy"]) for t, b in zip(at_s, bins, strict=True) if b["answered"]]
+    axes.set_title("Mean accuracy of the variants that answered, %")
+    if known:
+        times_s, percents = zip(*known, strict=True)
+        axes.plot(times_s, percents, color=ORANGE)
+        low, high = min(percents), max(percents)
+        pad = max(0.5, 0.15 * (high - low))
+        axes.set_ylim(low - pad, high + pad)
+
+
+def _draw_shares(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("Who answered, share of answers")
+    stacked = shares_by_variant(bins)
+    if not stacked:
+        return
+    axes.stackplot(
+        at_s,
+        [shares for _, shares in stacked],
+        colors=[SHADES[place * len(SHADES) // len(stacked)] for place in range(len(stacked))],
+        labels=[name for name, _ in stacked],
+        linewidth=0,
+    )
+    axes.set_ylim(0, 1)
+    axes.grid(visible=False)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4)
+
+
+def _draw_latency(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("Latency of the answers by the client's clock, ms")
+    for name, colour in (("p50_ms", TEAL), ("p90_ms", BLUE), ("p99_ms", ORANGE)):
+        known = [(t, b[name]) for t, b in zip(at_s, bins, strict=True) if b[name] is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=colour, label=name.removesuffix("_ms"))
+    axes.set_yscale("log")
+    plain_ticks(axes.yaxis)
+    if axes.lines:
+        axes.legend(loc="upper left", ncols=3)
+
+
+def shares_by_variant(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[float]]]:
+    """Each variant's share of the answers in each slice, most accurate variant first.
+
+    What there are no shades for is added up as ``others``; a slice without answers is all zero.
+    """
+    totals: Counter[str] = Counter()
+    accuracy: dict[str, float] = {}
+    for entry in itertools.chain.from_iterable(b["by_variant"] for b in bins):
+        totals[entry["short_name"]] += entry["answers"]
+        accuracy[entry["short_name"]] = entry["accuracy"]
+    shown = [name for name, _ in totals.most_common(len(SHADES) - (len(totals) > len(SHADES)))]
+    rows = {name: [0.0] * len(bins) for name in sorted(shown, key=lambda name: -accuracy[name])}
+    if len(shown) < len(totals):
+        rows["others"] = [0.0] * len(bins)
+    for place, one in enumerate(bins):
+        for entry in one["by_variant"]:
+            name = entry["short_name"] if entry["short_name"] in rows else "others"
+            rows[name][place] += entry["answers"] / one["answered"]
+    return list(rows.items())

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from modelless.controller.demo.load_spec import KindSpec
+if TYPE_CHECKING:
+    from modelless.controller.demo.load import KindSpec
 
 
 class Outcome(StrEnum):

@@ -1,55 +1,48 @@
-"""The demo's results as one JSON document; the page is drawn from it alone."""
+"""The demo's results as one JSON document; the page and the tables are drawn from it alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 import modelless
-from modelless.controller.demo.answers import ClothesAnswer, PhotoFindings
-from modelless.controller.demo.burst import BurstResult, capacity_per_s
+from modelless.controller.demo.load import LoadSpec
 from modelless.controller.demo.profiles import Profiles, frontier, is_trusted, short_name
-from modelless.controller.demo.query_log import Outcome, Tally
+from modelless.controller.demo.query_log import Outcome, QueryLog, Tally
+from modelless.controller.demo.slos import capacity_per_s
 from modelless.profiler.report.profiles import Profile
 
 SCHEMA = "modelless-demo/1"
 """Goes up when a field changes its meaning or goes away; a new field changes nothing."""
-
 _BINS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """The results of the stages.
+def document_of(
+    profiles: Profiles,
+    *,
+    made_at: datetime,
+    stages: Sequence[tuple[str, float]],
+    first_answer_s: float,
+    photos: Mapping[str, Any],
+    clothes: Sequence[Mapping[str, Any]],
+    burst: Mapping[str, Any],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The findings as plain data, fit for JSON: no NaN, no infinity, units in the names.
 
-    Attributes:
+    Args:
         made_at: when the demo began, with a time zone.
         stages: name and seconds of each stage; the last one is all of it.
         first_answer_s: from starting the cluster to its first answer.
-        photos: what was asked about them, and what was answered.
-        burst: what was sent, and what came of it.
+        photos, clothes: as ``asking`` gives them.
+        burst: as ``burst_document`` gives it.
         notes: what a reader should know, in sentences.
     """
-
-    made_at: datetime
-    profiles: Profiles
-    stages: Sequence[tuple[str, float]]
-    first_answer_s: float
-    photos: PhotoFindings
-    clothes: Sequence[ClothesAnswer]
-    burst: BurstResult
-    notes: Sequence[str]
-
-
-def document_of(findings: Findings) -> dict[str, Any]:
-    """The findings as plain data, fit for JSON: no NaN, no infinity, units in the names."""
-    profiles = findings.profiles
     device = profiles.device_class
     return {
         "schema": SCHEMA,
-        "made_at": findings.made_at.isoformat(timespec="seconds"),
+        "made_at": made_at.isoformat(timespec="seconds"),
         "modelless": modelless.__version__,
         "machine": {
             "cpu_model": profiles.cpu_model,
@@ -57,20 +50,20 @@ def document_of(findings: Findings) -> dict[str, Any]:
             "device_class": device.name,
             "price_usd_per_hour": device.price_usd_per_hour,
         },
-        "stages": [
-            {"name": name, "seconds": round(seconds, 2)} for name, seconds in findings.stages
-        ],
-        "first_answer_s": round(findings.first_answer_s, 2),
-        "notes": list(findings.notes),
-        "variants": [
-            _variant(member, member in frontier(members))
-            for members in profiles.by_task.values()
-            for member in members
-        ],
-        "photos": findings.photos.document(),
-        "clothes": [asdict(answer) for answer in findings.clothes],
-        "burst": _burst(findings.burst, profiles),
+        "stages": [{"name": name, "seconds": round(seconds, 2)} for name, seconds in stages],
+        "first_answer_s": round(first_answer_s, 2),
+        "notes": list(notes),
+        "variants": [row for each in profiles.by_task.values() for row in variants_document(each)],
+        "photos": photos,
+        "clothes": list(clothes),
+        "burst": burst,
     }
+
+
+def variants_document(members: Sequence[Profile]) -> list[dict[str, Any]]:
+    """The variants of a task with their profiles."""
+    kept = frontier(members)
+    return [_variant(member, member in kept) for member in members]
 
 
 def _variant(member: Profile, on_frontier: bool) -> dict[str, Any]:
@@ -100,8 +93,23 @@ def _variant(member: Profile, on_frontier: bool) -> dict[str, Any]:
     }
 
 
-def _burst(burst: BurstResult, profiles: Profiles) -> dict[str, Any]:
-    query_log, spec = burst.query_log, burst.spec
+def burst_document(
+    spec: LoadSpec,
+    query_log: QueryLog,
+    profiles: Profiles,
+    *,
+    gateways: int,
+    mean_service_s: float,
+    client_cpu_s: float,
+    memory_bytes: int,
+) -> dict[str, Any]:
+    """What was sent in the burst, and what came of it.
+
+    Args:
+        mean_service_s: device time and overhead of a query on an idle system, as estimated.
+        client_cpu_s: processor time of the client, seconds.
+        memory_bytes: of all gateways and workers, resident, at the end; 0 if unknown.
+    """
     accuracies = {
         member.variant.id: member.variant.accuracy.percent
         for members in profiles.by_task.values()
@@ -112,9 +120,9 @@ def _burst(burst: BurstResult, profiles: Profiles) -> dict[str, Any]:
         weights[kind.task] += kind.weight
     main_task = max(weights, key=weights.__getitem__)
     lags_ms = sorted(row.lag_ms for row in query_log.rows)
+    length_s = max(0.5, spec.length_s / _BINS)
 
     def bins_of(task: str | None) -> list[dict[str, Any]]:
-        length_s = max(0.5, spec.length_s / _BINS)
         return [
             {
                 "start_s": round(place * length_s, 3),
@@ -128,47 +136,36 @@ def _burst(burst: BurstResult, profiles: Profiles) -> dict[str, Any]:
     return {
         "seconds": spec.length_s,
         "steps": [step.model_dump() for step in spec.steps],
-        "capacity_per_s": capacity_per_s(burst.gateways, burst.mean_service_s),
-        "mean_service_ms": burst.mean_service_s * 1e3,
-        "gateways": burst.gateways,
+        "capacity_per_s": capacity_per_s(gateways, mean_service_s),
+        "mean_service_ms": mean_service_s * 1e3,
+        "gateways": gateways,
         "main_task": main_task,
         "total": _counts(query_log.total, accuracies),
         "main_task_total": _counts(query_log.by_task[main_task], accuracies),
         "kinds": [
             {
-                "name": kind.name,
-                "task": kind.task,
-                "limits": kind.limits,
-                "weight": kind.weight,
+                **{name: getattr(kind, name) for name in ("name", "task", "limits", "weight")},
                 **_counts(tally, accuracies),
             }
             for kind, tally in zip(spec.kinds, query_log.by_kind, strict=True)
         ],
         "bins": bins_of(None),
         "main_task_bins": bins_of(main_task),
-        "client_cpu_share": burst.client_cpu_s / spec.length_s,
+        "client_cpu_share": client_cpu_s / spec.length_s,
         "client_lag_p99_ms": lags_ms[int(0.99 * (len(lags_ms) - 1))] if lags_ms else None,
-        "memory_bytes": burst.memory_bytes,
+        "memory_bytes": memory_bytes,
     }
 
 
 def _counts(tally: Tally, accuracies: Mapping[str, float]) -> dict[str, Any]:
     """A tally as plain data; ``accuracies`` are those of the variants by id, per cent."""
+    names = ("sent", "answered", "in_time", "in_time_by_server", "refused", "errors")
     return {
-        "sent": tally.sent,
-        "answered": tally.answered,
-        "in_time": tally.in_time,
-        "in_time_by_server": tally.in_time_by_server,
-        "refused": tally.refused,
-        "errors": tally.errors,
+        **{name: getattr(tally, name) for name in (*names, "right", "judged")},
         "outcomes": {one.value: tally.outcomes[one] for one in Outcome if tally.outcomes[one]},
         "share_in_time": _rounded(tally.share_in_time, 5),
         "mean_accuracy": _rounded(tally.mean_accuracy, 3),
-        "right": tally.right,
-        "judged": tally.judged,
-        "p50_ms": _rounded(tally.latency_ms(0.5), 3),
-        "p90_ms": _rounded(tally.latency_ms(0.9), 3),
-        "p99_ms": _rounded(tally.latency_ms(0.99), 3),
+        **{f"p{p}_ms": _rounded(tally.latency_ms(p / 100.0), 3) for p in (50, 90, 99)},
         "by_variant": [
             {
                 "variant": name,

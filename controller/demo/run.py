@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,47 +20,60 @@ from rich.live import Live
 from rich.markup import escape
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
-from modelless.controller.cli.screen import PIPED_WIDTH, Steps, show_progress
-from modelless.controller.demo import pictures, summary, tables
-from modelless.controller.demo.answers import (
-    ClothesAnswer,
+from modelless.controller.cli.cluster import curl_line
+from modelless.controller.cli.screen import PIPED_WIDTH, Steps, show_progress, show_table
+from modelless.controller.demo import tables
+from modelless.controller.demo.asking import (
+    Answer,
     Photo,
-    PhotoFindings,
     ask_about_clothes,
     ask_about_photos,
+    check_extras,
+    load_photos,
+    photos_document,
 )
-from modelless.controller.demo.burst import (
-    BurstResult,
-    LoadProcess,
-    MixPart,
-    burst_mix,
-    capacity_per_s,
-    estimate_service_s,
-    plan_steps,
-)
-from modelless.controller.demo.cluster_process import (
-    ClusterProcess,
-    free_port,
-    terminate_as_interrupt,
-)
-from modelless.controller.demo.load_spec import KindSpec, LoadSpec
+from modelless.controller.demo.cluster_process import free_port, running_cluster
+from modelless.controller.demo.load import KindSpec, LoadProcess, LoadSpec
 from modelless.controller.demo.page import render_page
 from modelless.controller.demo.profiles import Profiles, is_trusted, measure_profiles
 from modelless.controller.demo.query_log import QueryLog
-from modelless.controller.demo.report import Findings, document_of
-from modelless.controller.demo.slos import NamedSlo, cost_slos, photo_slos
+from modelless.controller.demo.report import burst_document, document_of, variants_document
+from modelless.controller.demo.slos import (
+    MixPart,
+    NamedSlo,
+    burst_mix,
+    capacity_per_s,
+    cost_slos,
+    estimate_service_s,
+    photo_slos,
+    plan_steps,
+)
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.client import Client, parameters_of
+from modelless.controller.usecases.progress import Note, Step
 from modelless.controller.usecases.zoo import zoo_add
+from modelless.variants.vocabulary import Task
 
 PHOTOS, CLOTHES = "imagenet", "fashion-mnist"
 DEVICE_CLASS = "cpu-1"
 PROFILE_BUDGET_S = 55.0
-
 _CLOTHES_IMAGES = 500
 _CLOTHES_BATCH = 8
 _LOADED_S = 60.0
 _PLAIN_EVERY_S = 10
+_MOST_WRONG = 5
+_SNIPPET = """\
+import numpy as np
+import tritonclient.http as http
+from skimage.data import chelsea
+
+photo = np.ascontiguousarray(chelsea())[None]
+image = http.InferInput({input!r}, list(photo.shape), "UINT8")
+image.set_data_from_numpy(photo)
+client = http.InferenceServerClient({host!r})
+limits = {{"latency_ms": 100, "min_accuracy": 74.0}}
+result = client.infer({task!r}, [image], parameters=limits)
+print(result.as_numpy({output!r}).argmax(), result.get_response()["parameters"])"""
 
 
 def run_demo(
@@ -83,8 +97,11 @@ def run_demo(
         EnvironmentUnfitError: something is not installed, or modelless is up in ``home`` already.
         ModellessError: a stage failed; says which and why.
     """
-    with terminate_as_interrupt():
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         _Demo(home.resolve(), report_dir, seconds).run(port, keep=keep)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Demo:
@@ -105,38 +122,49 @@ class _Demo:
         if free != port:
             self._say(f"port {port} is taken: using {free}")
         slos = photo_slos(profiles.by_task[PHOTOS], profiles.device_class)
-        with ClusterProcess(self._home, free, keep=keep, on_stage=self._whisper) as cluster:
+        with ExitStack() as cluster:
             with self._stage("up"):
-                cluster.wait_ready()
-                shown = pictures.load_photos()
-                first_answer_s = self._first_answer(cluster, profiles, shown, slos)
-            with self._stage("photos"), Client(cluster.url) as client:
-                photos = self._ask_about_photos(client, profiles, shown, slos)
+                up_s = time.monotonic()
+                running = cluster.enter_context(
+                    running_cluster(self._home, free, keep=keep, on_progress=self._whisper)
+                )
+                client = cluster.enter_context(Client(running.url))
+                shown = load_photos()
+                ask_about_photos(client, profiles.tasks[PHOTOS], shown[:1], slos[:1], {})
+                first_answer_s = time.monotonic() - up_s
+                self._say(f"first answer {first_answer_s:.1f} s after the start")
+                wanted = sum(map(len, profiles.by_task.values()))
+                held = self._wait_loaded(client, wanted)
+                self._say(f"{held} of {wanted} variants loaded in every gateway, at {running.url}")
+            with self._stage("photos"):
+                answers = self._ask_about_photos(client, profiles, shown, slos)
+                photos = photos_document(shown, slos, answers)
                 clothes = self._ask_about_clothes(client, profiles)
-                for line in summary.photo_summary(photos.document()):
+                for line in photo_summary(photos):
                     self._say(line)
             with self._stage("burst"):
-                burst = self._burst(cluster.url, profiles, shown)
+                burst = self._burst(running.url, profiles, shown)
+            end_s = time.monotonic()
         if not keep:
-            self._stages.append(("down", cluster.stop_s))
-            self._say(f"[dim]everything is down ({cluster.stop_s:.1f} s)[/]")
+            self._stages.append(("down", time.monotonic() - end_s))
+            self._say(f"[dim]everything is down ({self._stages[-1][1]:.1f} s)[/]")
         self._stages.append(("all of it", time.monotonic() - began_s))
-        stages, notes = self._stages, self._notes
         document = document_of(
-            Findings(made_at, profiles, stages, first_answer_s, photos, clothes, burst, notes)
-        )
+            profiles, made_at=made_at, stages=self._stages, first_answer_s=first_answer_s,
+            photos=photos, clothes=clothes, burst=burst, notes=self._notes,
+        )  # fmt: skip
         page = self._write(document, shown)
-        for line in summary.summary(document, page):
+        for line in summary(document, page):
             self._say(line)
         if keep:
-            for line in summary.how_to_ask(profiles.tasks[PHOTOS], cluster.url):
+            for line in how_to_ask(profiles.tasks[PHOTOS], running.url):
                 self._console.print(line, markup=False, soft_wrap=True)
 
     # -- stages -------------------------------------------------------------------------------
 
     def _check(self) -> None:
         """Fail now rather than minutes later."""
-        pictures.check_extras()
+        check_extras()
         running = read_state(self._home)
         if running is not None:
             raise EnvironmentUnfitError(
@@ -174,26 +202,10 @@ class _Demo:
             )
             self._say(f"[yellow]{words}[/]")
             self._notes.append(words)
-        self._say(f"worth having, of the {len(profiles.by_task[PHOTOS])} variants of {PHOTOS}:")
-        self._console.print(tables.frontier_table(profiles.by_task[PHOTOS]))
+        variants = variants_document(profiles.by_task[PHOTOS])
+        self._say(f"worth having, of the {len(variants)} variants of {PHOTOS}:")
+        _show(tables.variants_table(each for each in variants if each["on_frontier"]))
         return profiles
-
-    def _first_answer(
-        self,
-        cluster: ClusterProcess,
-        profiles: Profiles,
-        photos: Sequence[Photo],
-        slos: Sequence[NamedSlo],
-    ) -> float:
-        """Ask once, then wait until all is loaded; seconds from the start to the answer."""
-        with Client(cluster.url) as client:
-            ask_about_photos(client, profiles.tasks[PHOTOS], photos[:1], slos[:1], {})
-            first_answer_s = cluster.age_s
-            self._say(f"first answer {first_answer_s:.1f} s after the start")
-            wanted = sum(map(len, profiles.by_task.values()))
-            held = self._wait_loaded(client, wanted)
-        self._say(f"{held} of {wanted} variants loaded in every gateway, at {cluster.url}")
-        return first_answer_s
 
     def _wait_loaded(self, client: Client, wanted: int) -> int:
         """Wait until every gateway holds all that it will hold; how many that is."""
@@ -213,39 +225,31 @@ class _Demo:
         return least
 
     def _ask_about_photos(
-        self,
-        client: Client,
-        profiles: Profiles,
-        photos: Sequence[Photo],
-        slos: Sequence[NamedSlo],
-    ) -> PhotoFindings:
+        self, client: Client, profiles: Profiles, photos: Sequence[Photo], slos: Sequence[NamedSlo]
+    ) -> list[Answer]:
         resolutions = {p.variant.id: p.variant.resolution_px for p in profiles.by_task[PHOTOS]}
         total = len(photos) * len(slos)
         with Steps("photos") as steps:
             done = iter(range(1, total + 1))
             answers = ask_about_photos(
-                client,
-                profiles.tasks[PHOTOS],
-                photos,
-                slos,
-                resolutions,
-                lambda answer: steps.at(next(done), total, answer.photo),
-            )
-        self._console.print(tables.photo_table(answers))
+                client, profiles.tasks[PHOTOS], photos, slos, resolutions,
+                lambda answer: steps.at(next(done), total, answer["photo"]),
+            )  # fmt: skip
+        _show(tables.answers_table(answers))
         for name, words in tables.refusals(answers).items():
             self._say(f"[red]{escape(name)}[/]: {escape(words)}")
-        return PhotoFindings(photos, slos, answers)
+        return answers
 
-    def _ask_about_clothes(self, client: Client, profiles: Profiles) -> list[ClothesAnswer]:
+    def _ask_about_clothes(self, client: Client, profiles: Profiles) -> list[dict[str, Any]]:
         images, labels = _clothes(_CLOTHES_IMAGES)
         answers = [
             ask_about_clothes(client, profiles.tasks[CLOTHES], images, labels, slo, _CLOTHES_BATCH)
             for slo in cost_slos(profiles.by_task[CLOTHES], profiles.device_class, _CLOTHES_BATCH)
         ]
-        self._console.print(tables.clothes_table(answers))
+        _show(tables.clothes_table(answers))
         return answers
 
-    def _burst(self, url: str, profiles: Profiles, photos: Sequence[Photo]) -> BurstResult:
+    def _burst(self, url: str, profiles: Profiles, photos: Sequence[Photo]) -> dict[str, Any]:
         device = profiles.device_class
         mix = burst_mix(profiles.by_task[PHOTOS], device, CLOTHES)
         with Client(url, timeout_s=2.0) as client, tempfile.TemporaryDirectory() as name:
@@ -264,8 +268,12 @@ class _Demo:
             with LoadProcess(spec, Path(name)) as load:
                 self._watch(load, query_log, spec, client)
             _, memory_bytes = tables.queue_and_memory(_status(client) or {})
-        self._console.print(tables.kinds_table(query_log))
-        return BurstResult(spec, query_log, gateways, service_s, load.cpu_s, memory_bytes)
+        burst = burst_document(
+            spec, query_log, profiles, gateways=gateways, mean_service_s=service_s,
+            client_cpu_s=load.cpu_s, memory_bytes=memory_bytes,
+        )  # fmt: skip
+        _show(tables.kinds_table(burst))
+        return burst
 
     def _watch(
         self, load: LoadProcess, query_log: QueryLog, spec: LoadSpec, client: Client
@@ -284,7 +292,7 @@ class _Demo:
                     screen.print(tables.live_line(query_log, at_s, self._seconds, _status(client)))
 
     def _write(self, document: dict[str, Any], photos: Sequence[Photo]) -> Path:
-        thumbnails = {photo.name: pictures.thumbnail(photo) for photo in photos}
+        thumbnails = {photo.name: photo.thumbnail() for photo in photos}
         page = self._report_dir / "index.html"
         page.write_text(render_page(document, thumbnails), encoding="utf-8")
         text = json.dumps(document, indent=1, allow_nan=False)
@@ -304,8 +312,73 @@ class _Demo:
     def _say(self, words: str) -> None:
         self._console.print(f"   {words}")
 
-    def _whisper(self, words: str) -> None:
-        self._say(f"[dim]{escape(words)}[/]")
+    def _whisper(self, event: Step | Note) -> None:
+        if isinstance(event, Note):
+            self._say(f"[dim]{escape(event.message)}[/]")
+
+
+def photo_summary(photos: Mapping[str, Any]) -> Iterator[str]:
+    """How many variants were chosen, and how many labels are sane, of the report's ``photos``."""
+    answers = photos["answers"]
+    feasible = {slo["name"] for slo in photos["slos"] if slo["is_feasible"]}
+    refused = [answer["slo"] for answer in answers if answer["status"] != 200]
+    unforeseen = sum(name in feasible for name in refused)
+    yield (
+        f"{len(photos['distinct_variants'])} different variants chosen; {photos['sane']} of "
+        f"{photos['judged']} labels sane at 224 px and more; {len(refused) - unforeseen} of "
+        f"{len(answers)} refused, as they had to be"
+    )
+    if unforeseen:
+        yield (
+            f"[yellow]{unforeseen} more refused: the machine is busier now than when it was "
+            "profiled[/]"
+        )
+    wrong = {
+        (answer["photo"], answer["label"]): answer["variant"]
+        for answer in answers
+        if answer["is_judged"] and not answer["is_sane"]
+    }
+    for (photo, label), variant in list(wrong.items())[:_MOST_WRONG]:
+        yield f"[yellow]{photo}: {label!r}, says {variant}[/]"
+
+
+def summary(document: Mapping[str, Any], page: Path) -> Iterator[str]:
+    """Where the report is, and three lines of what it says."""
+    photos, burst = document["photos"], document["burst"]
+    total, whole = burst["total"], document["stages"][-1]
+    yield ""
+    yield f"[bold]{page}[/] tells all of it; {page.with_name('report.json')} has the data"
+    yield (
+        f"photos: {len(photos['distinct_variants'])} variants chosen for {len(photos['photos'])} "
+        f"photos under {len(photos['slos'])} limits, {photos['sane']} of {photos['judged']} labels "
+        "sane"
+    )
+    yield (
+        f"burst: {total['sent']:,} queries, {tables.percent(total['share_in_time'])} in time, "
+        f"{total['answered'] - total['in_time']:,} late, {total['refused']:,} refused, "
+        f"{total['errors']:,} errors, {len(total['by_variant'])} variants in use"
+    )
+    yield (
+        f"time: {whole['seconds']:.0f} s in all, {document['first_answer_s']:.1f} s from start to "
+        "first answer"
+    )
+
+
+def how_to_ask(task: Task, url: str) -> Iterator[str]:
+    """A ``curl`` line and a ``tritonclient`` snippet that work while the cluster is up."""
+    yield f"\nStill up at {url}; 'modelless down' takes it down. Ask it more:\n"
+    yield curl_line(url, task)
+    yield ""
+    yield _SNIPPET.format(
+        input=task.inputs[0].name,
+        output=task.outputs[0].name,
+        task=task.name,
+        host=url.removeprefix("http://"),
+    )
+
+
+def _show(shown: tables.Shown) -> None:
+    show_table(shown.heads, shown.rows, right=shown.right)
 
 
 def _console(file: Any) -> Console:
@@ -329,8 +402,9 @@ def _kinds(
     clothes, truth = _clothes(64, seed=1)
     np.save(folder / f"{PHOTOS}.npy", np.stack([photo.pixels for photo in photos]))
     np.save(folder / f"{CLOTHES}.npy", clothes)
+    names = tasks[PHOTOS].labels
     labels = {
-        PHOTOS: [pictures.acceptable_indices(photo, tasks[PHOTOS].labels) for photo in photos],
+        PHOTOS: [[i for i, name in enumerate(names) if name in p.acceptable] for p in photos],
         CLOTHES: [[int(label)] for label in truth],
     }
     limits = [parameters_of(part.named.slo) for part in mix]

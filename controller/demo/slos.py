@@ -1,4 +1,4 @@
-"""Limits that make sense on this machine, derived from its own profile.
+"""Limits and loads that make sense on this machine, derived from its own profile.
 
 A deadline of 10 ms is generous on one machine and impossible on another. So each comes from where
 the variants on the latency-accuracy frontier lie here: just enough for this one, not for the next.
@@ -7,9 +7,10 @@ the variants on the latency-accuracy frontier lie here: just enough for this one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modelless.controller.demo.load import StepSpec
 from modelless.controller.demo.profiles import frontier
 from modelless.controller.usecases.client import parameters_of
 from modelless.profiler.report import tradeoffs
@@ -29,6 +30,14 @@ _COST_SLACK = 1.25
 """How far above the profile's median a cost may lie that a limit must still admit."""
 _RUNG_STEP = 1.15
 """The next rung of the ladder of deadlines is at least so much slower than the one before."""
+STEPS = (0.3, 0.8, 1.6, 0.5)
+"""The offered load by quarter of the burst, as shares of the estimated capacity."""
+
+SERVING_SHARE = 0.8
+"""Of the cores; the proxy, Ray's daemons and the demo's client take the rest."""
+
+MOST_PER_S = 800.0
+"""No faster than this, however many cores there are: one client must keep up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +197,75 @@ def best_within(variants: Sequence[Profile], slo: SLO, price_usd_per_s: float) -
         key=lambda member: (member.variant.accuracy.percent, -member.points[0].p99_s),
         default=None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MixPart:
+    """One kind of queries in the mix.
+
+    Attributes:
+        weight: its share of all queries, 0 to 1.
+    """
+
+    named: NamedSlo
+    task: str
+    weight: float
+
+
+def burst_mix(
+    photos: Sequence[Profile], device_class: DeviceClass, clothes_task: str
+) -> list[MixPart]:
+    """The burst's queries: for people who wait, for care, for haste and for thrift; and clothes.
+
+    Args:
+        device_class: what they run on, for its price.
+        clothes_task: asked about under the tightest deadline of the photos.
+    """
+    members = frontier(photos)
+    best, middle, second = members[-1], members[len(members) // 2], members[-2:][0]
+    cap_usd = round_up(device_class.cost_usd(1.2 * middle.points[0].p50_s), 3)
+    floor = floor_of(second.variant.accuracy.percent)
+    quick = SLO(_deadline_ms(best, 2.5))
+    task = best.variant.task
+    parts = (
+        ("interactive", task, 0.35, SLO(_deadline_ms(best, 3.5))),
+        ("accurate", task, 0.15, SLO(_deadline_ms(best, 4.0), min_accuracy=floor)),
+        ("quick", task, 0.15, quick),
+        ("thrifty", task, 0.15, SLO(_deadline_ms(best, 3.5), max_cost_usd=cap_usd)),
+        ("clothes", clothes_task, 0.20, quick),
+    )
+    return [MixPart(NamedSlo(name, slo), task, weight) for name, task, weight, slo in parts]
+
+
+def _deadline_ms(best: Profile, times: float) -> float:
+    """So many times what the most accurate variant takes, a p99 that noise drew out left aside."""
+    slow_s = min(best.points[0].p99_s, 1.5 * best.points[0].p50_s) + OVERHEAD_S
+    return round_up(times * slow_s * 1e3)
+
+
+def estimate_service_s(
+    mix: Sequence[MixPart], by_task: Mapping[str, Sequence[Profile]], device_class: DeviceClass
+) -> float:
+    """A query's device time and overhead, on average, if each gets what an idle system gives it.
+
+    Args:
+        mix: what is asked for; the weights add up to 1.
+    """
+    mean_s = 0.0
+    for part in mix:
+        variants = by_task[part.task]
+        fastest = frontier(variants)[0]
+        chosen = best_within(variants, part.named.slo, device_class.cost_usd(1.0)) or fastest
+        mean_s += part.weight * (chosen.points[0].mean_s + OVERHEAD_S)
+    return mean_s
+
+
+def capacity_per_s(gateways: int, mean_service_s: float) -> float:
+    """Queries a second that the gateways, one a core, serve without stepping down."""
+    return SERVING_SHARE * gateways / mean_service_s
+
+
+def plan_steps(per_s: float, seconds: float) -> list[StepSpec]:
+    """The offered load: ``STEPS`` of a capacity, each for an equal part of ``seconds``."""
+    scale = min(1.0, MOST_PER_S / (per_s * max(STEPS)))
+    return [StepSpec(seconds=seconds / len(STEPS), per_s=per_s * share * scale) for share in STEPS]

@@ -1,100 +1,145 @@
-"""The demo's tables on the terminal."""
+"""The demo's tables, for the terminal and for the page; and the burst as it goes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from statistics import median_high
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from modelless.controller.demo.answers import ClothesAnswer, PhotoAnswer
-from modelless.controller.demo.load_spec import LoadSpec
-from modelless.controller.demo.page import number, percent
-from modelless.controller.demo.profiles import frontier, is_trusted, short_name
+from modelless.controller.demo.load import LoadSpec
+from modelless.controller.demo.profiles import short_name
 from modelless.controller.demo.query_log import QueryLog, Tally
-from modelless.profiler.report.profiles import Profile
 
+Rows = Iterable[Mapping[str, Any]]
+"""Entries of the report."""
 _MIB = 2**20
 _TOP_VARIANTS = 6
 _WINDOW_S = 5.0
 
 
-def plain_table(*heads: str, right: Iterable[int] = (), title: str = "") -> Table:
-    """An empty table in the demo's style; the columns numbered in ``right`` hold numbers."""
-    numbers = set(right)
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place in numbers else "left")
-    return table
+class Shown(NamedTuple):
+    """A table: its heads, the cells of its rows, and which columns hold numbers.
+
+    A row may be short: nothing more is known.
+    """
+
+    heads: Sequence[str]
+    rows: list[Sequence[str]]
+    right: Sequence[int] = ()
 
 
-def frontier_table(variants: Sequence[Profile]) -> Table:
-    """The variants worth having: those no other beats in both latency and accuracy."""
-    table = plain_table(
-        *("variant", "accuracy", "", "p50 ms", "p99 ms", "items/s", "MiB"), right=(1, 3, 4, 5, 6)
-    )
-    for member in frontier(variants):
-        accuracy, one = member.variant.accuracy, member.points[0]
-        table.add_row(
-            short_name(member.variant.id),
-            f"{accuracy.percent:.1f} %",
-            f"[dim]{accuracy.provenance.value}[/]",
-            f"{one.p50_s * 1e3:.3g}",
-            f"{one.p99_s * 1e3:.3g}" + ("" if is_trusted(member) else "*"),
-            f"{one.throughput_per_s:,.0f}",
-            f"{one.memory_bytes / _MIB:.1f}",
+def variants_table(variants: Rows) -> Shown:
+    """Variants as measured, task by task, the most accurate first."""
+    heads = ("variant", "accuracy", "p50 ms", "p99 ms", "items/s", "MiB", "load ms")
+    rows = [
+        (
+            each["short_name"],
+            _accuracy(each),
+            f"{each['p50_ms']:.3g}",
+            f"{each['p99_ms']:.3g}" + ("" if each["is_trusted"] else " *"),
+            f"{each['throughput_per_s']:,.0f}",
+            f"{each['memory_bytes'] / _MIB:.1f}",
+            f"{each['load_s'] * 1e3:.0f}",
         )
-    return table
+        for each in sorted(variants, key=lambda each: (each["task"], -each["accuracy"]))
+    ]
+    return Shown(heads, [*rows], range(2, 7))
 
 
-def photo_table(answers: Sequence[PhotoAnswer]) -> Table:
-    """Photo x SLO: label, variant, accuracy and its provenance, predicted and observed ms."""
-    heads = ("photo", "limits", "label", "variant", "accuracy", "", "predicted", "observed ms")
-    table = plain_table(*heads, right=(4, 6, 7))
-    before = ""
-    for answer in answers:
-        if answer.photo != before and before:
-            table.add_section()
-        shown, before = ("" if answer.photo == before else answer.photo), answer.photo
-        if answer.status != 200:
-            table.add_row(shown, answer.slo, "[red]refused[/]", f"[dim]{answer.status}[/]")
+def answers_table(answers: Rows) -> Shown:
+    """Photo x limits: what was answered, and by what."""
+    heads = ("photo", "limits", "label", "variant", "accuracy", "predicted ms", "observed ms")
+    rows: list[Sequence[str]] = []
+    for each in answers:
+        asked = each["photo"], each["slo"]
+        if each["status"] != 200:
+            rows.append((*asked, f"refused, {each['status']}"))
             continue
-        style = "green" if answer.is_sane else "yellow"
-        table.add_row(
-            shown,
-            answer.slo,
-            f"[{style}]{answer.label}[/] {answer.score:.0%}",
-            answer.short_name,
-            f"{answer.accuracy:.1f} %",
-            f"[dim]{answer.accuracy_provenance}[/]",
-            f"{answer.predicted_ms:.1f}",
-            f"{answer.observed_ms:.1f}",
+        label = f"{each['label']} {each['score']:.0%}{'' if each['is_sane'] else ' ?'}"
+        took = f"{each['predicted_ms']:.1f}", f"{each['observed_ms']:.1f}"
+        rows.append((*asked, label, each["short_name"], _accuracy(each), *took))
+    return Shown(heads, rows, (5, 6))
+
+
+def limits_table(photos: Mapping[str, Any]) -> Shown:
+    """What was chosen under each limit, over all photos; milliseconds are medians."""
+    heads = (
+        *("asked for", "limits", "chosen", "least accuracy", "labels sane"),
+        *("predicted ms", "observed ms"),
+    )
+    rows: list[Sequence[str]] = []
+    for slo in photos["slos"]:
+        answers = [each for each in photos["answers"] if each["slo"] == slo["name"]]
+        answered = [each for each in answers if each["status"] == 200]
+        asked = slo["name"], slo["limits"]
+        if not answered:
+            rows.append((*asked, f"refused: {answers[0]['error']}"))
+            continue
+        chosen = ", ".join(dict.fromkeys(each["short_name"] for each in answered))
+        refused = len(answers) - len(answered)
+        rows.append(
+            (
+                *asked,
+                chosen + (f"; {refused} refused" if refused else ""),
+                _accuracy(min(answered, key=lambda each: each["accuracy"])),
+                f"{sum(each['is_sane'] for each in answered)}/{len(answered)}",
+                f"{median_high(each['predicted_ms'] for each in answered):.1f}",
+                f"{median_high(each['observed_ms'] for each in answered):.1f}",
+            )
         )
-    return table
+    return Shown(heads, rows, (5, 6))
 
 
-def refusals(answers: Sequence[PhotoAnswer]) -> dict[str, str]:
-    """The server's words for each SLO that was refused, once each."""
-    return {answer.slo: answer.error for answer in answers if answer.status != 200}
-
-
-def clothes_table(answers: Sequence[ClothesAnswer]) -> Table:
+def clothes_table(clothes: Rows) -> Shown:
     """Measured accuracy beside the stated one."""
-    heads = ("asked for", "", "chosen", "images", "right, measured", "", "stated")
-    table = plain_table(*heads, right=(3, 4, 6))
-    for answer in answers:
-        table.add_row(
-            answer.slo,
-            f"[dim]{answer.limits}[/]",
-            ", ".join(used["short_name"] for used in answer.variants) or "[red]refused[/]",
-            str(answer.images),
-            f"{answer.measured_percent:.1f} %",
-            f"[dim]{answer.measured_low:.1f} to {answer.measured_high:.1f}[/]",
-            f"{answer.stated_percent:.1f} %",
+    heads = ("asked for", "limits", "chosen", "images", "right, measured here", "stated")
+    rows = [
+        (
+            each["slo"],
+            each["limits"],
+            ", ".join(used["short_name"] for used in each["variants"]) or "refused",
+            f"{each['images']:,}",
+            f"{each['measured_percent']:.1f} % "
+            f"({each['measured_low']:.1f} to {each['measured_high']:.1f})",
+            f"{each['stated_percent']:.1f} %",
         )
-    return table
+        for each in clothes
+    ]
+    return Shown(heads, [*rows], (3, 4, 5))
+
+
+def kinds_table(burst: Mapping[str, Any]) -> Shown:
+    """The outcomes of each kind of query, and of all."""
+    heads = (
+        *("asked for", "task", "limits", "sent", "in time", "late", "refused", "errors"),
+        *("accuracy", "p50 / p99 ms"),
+    )
+    everything = {**burst["total"], "name": "all", "task": "", "limits": {}, "mean_accuracy": None}
+    rows = [
+        (
+            kind["name"],
+            kind["task"],
+            ", ".join(f"{name} {value:.6g}" for name, value in kind["limits"].items()),
+            f"{kind['sent']:,}",
+            percent(kind["share_in_time"]),
+            f"{kind['answered'] - kind['in_time']:,}",
+            f"{kind['refused']:,}",
+            f"{kind['errors']:,}",
+            number(kind["mean_accuracy"], unit=" %"),
+            f"{number(kind['p50_ms'])} / {number(kind['p99_ms'])}",
+        )
+        for kind in [*burst["kinds"], everything]
+    ]
+    return Shown(heads, [*rows], range(3, 10))
+
+
+def refusals(answers: Rows) -> dict[str, str]:
+    """The server's words for each SLO that was refused, once each."""
+    return {each["slo"]: each["error"] for each in answers if each["status"] != 200}
 
 
 def live_table(
@@ -109,10 +154,14 @@ def live_table(
     recent = query_log.recent(at_s, _WINDOW_S)
     lately = query_log.recent(at_s, _WINDOW_S, main_task)
     total = query_log.total
-    title = f"burst {at_s:.0f}/{spec.length_s:.0f} s"
-    table = plain_table("", f"last {_WINDOW_S:.0f} s", "in all", right=(1, 2), title=title)
-    for column, width in zip(table.columns, (32, 14, 24), strict=True):
-        column.min_width = width  # so that it stands still
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"burst {at_s:.0f}/{spec.length_s:.0f} s",
+        title_justify="left",
+        pad_edge=False,
+    )
+    for head, width in (("", 32), (f"last {_WINDOW_S:.0f} s", 14), ("in all", 24)):
+        table.add_column(head, min_width=width, justify="right" if head else "left")
     table.add_row(
         f"queries/s [dim](planned {spec.offered_per_s(at_s - 0.5):.0f})[/]",
         f"{recent.sent / max(min(at_s, _WINDOW_S), 1.0):.0f}",
@@ -154,27 +203,6 @@ def live_line(query_log: QueryLog, at_s: float, seconds: float, status: Any) -> 
     return ", ".join(words)
 
 
-def kinds_table(query_log: QueryLog) -> Table:
-    """The outcomes of each kind of query, and of all."""
-    table = plain_table(
-        *("kind", "sent", "in time", "late", "refused", "errors", "p50 ms", "p99 ms"),
-        right=range(1, 8),
-    )
-    names = [*(kind.name for kind in query_log.kinds), "[b]all[/]"]
-    for name, tally in zip(names, [*query_log.by_kind, query_log.total], strict=True):
-        table.add_row(
-            name,
-            f"{tally.sent:,}",
-            percent(tally.share_in_time),
-            f"{tally.late:,}",
-            f"{tally.refused:,}",
-            f"{tally.errors:,}",
-            number(tally.latency_ms(0.5)),
-            number(tally.latency_ms(0.99)),
-        )
-    return table
-
-
 def queue_and_memory(status: Mapping[str, Any]) -> tuple[int, int]:
     """Queries waiting, at gateways, and resident bytes, of all, by ``/modelless/status``."""
     members = status.get("members", [])
@@ -183,6 +211,23 @@ def queue_and_memory(status: Mapping[str, Any]) -> tuple[int, int]:
         sum(int(member.get("queued", 0)) for member in gateways),
         sum(int(member.get("resident_bytes", 0)) for member in members),
     )
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as per cent; a dash for None. Never rounded up to a whole that it is not."""
+    if share is None:
+        return "–"
+    text = f"{share:.{digits}%}"
+    return f"{share:.3%}" if text.startswith("100") and share < 1.0 else text
+
+
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """A number with its unit; a dash for None."""
+    return "–" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def _accuracy(entry: Mapping[str, Any]) -> str:
+    return f"{entry['accuracy']:.1f} % {entry['accuracy_provenance']}"
 
 
 def _quantiles(tally: Tally) -> str:

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from modelless.controller.demo.load import Load
-from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec, schedule
+from modelless.controller.demo.load import KindSpec, Load, LoadSpec, StepSpec, schedule
 from modelless.controller.demo.query_log import Row
 
 KIND = KindSpec(

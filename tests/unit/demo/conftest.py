@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer, PhotoFindings
-from modelless.controller.demo.burst import BurstResult
-from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
+from modelless.controller.demo.asking import Photo, ask_about_photos, photos_document
+from modelless.controller.demo.load import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.query_log import QueryLog, Row
-from modelless.controller.demo.report import Findings
+from modelless.controller.demo.report import burst_document, document_of
 from modelless.controller.demo.slos import NamedSlo
+from modelless.controller.usecases.client import Client, EncodedQuery, InferReply
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Device, Profile
 from modelless.variants.vocabulary import (
@@ -168,43 +169,85 @@ def rows() -> list[Row]:
     ]
 
 
+VARIANT = "imagenet/efficientnet-lite0/int8-224@1"
+SAID = {
+    "variant": VARIANT,
+    "accuracy": 74.4,
+    "accuracy_provenance": "derived",
+    "predicted_latency_ms": 4.0,
+    "observed_latency_ms": 5.0,
+}
+COFFEE = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
+LOOSE = NamedSlo("loose", SLO(latency_ms=1000))
+NEVER = NamedSlo("never", SLO(min_accuracy=99.0), is_feasible=False)
+
+
+def client_of(replies: Sequence[InferReply]) -> Client:
+    """A client whose server gives these replies, one after another."""
+
+    class Scripted:
+        def __init__(self) -> None:
+            self._left = list(replies)
+
+        def send(self, query: EncodedQuery) -> InferReply:
+            assert query.body
+            return self._left.pop(0)
+
+    return cast(Client, Scripted())
+
+
+def scored(*labels: tuple[float, int, str]) -> InferReply:
+    return InferReply(200, SAID, classes={"probabilities": [list(labels)]}, latency_ms=6.0)
+
+
 @pytest.fixture
-def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
-    """A demo that ran to its end."""
+def photos() -> dict[str, Any]:
+    """One photo that was answered once and refused once, as the report has it."""
+    replies = [scored((0.9, 0, "espresso")), InferReply(422, error="nothing <b>can</b>")]
+    slos = [LOOSE, NEVER]
+    answers = ask_about_photos(client_of(replies), PHOTOS, [COFFEE], slos, {VARIANT: 224})
+    return photos_document([COFFEE], slos, answers)
+
+
+@pytest.fixture
+def findings(
+    profiles: Profiles, spec: LoadSpec, rows: list[Row], photos: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of the document of a demo that ran to its end."""
     query_log = QueryLog(spec.kinds)
     query_log.add(rows)
-    photo = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
-    loose = NamedSlo("loose", SLO(latency_ms=1000))
-    never = NamedSlo("never", SLO(min_accuracy=99.0), is_feasible=False)
-    answer = PhotoAnswer(
-        photo=photo.name,
-        slo="loose",
-        status=200,
-        error="",
-        client_ms=6.0,
-        label="espresso",
-        score=0.9,
-        is_sane=True,
-        is_judged=True,
-        variant="imagenet/efficientnet-lite0/int8-224@1",
-        short_name="lite0 int8-224",
-        accuracy=74.4,
-        accuracy_provenance="derived",
-        predicted_ms=4.0,
-        observed_ms=5.0,
-        cost_usd=1e-7,
-    )
-    refusal = PhotoAnswer(photo.name, "never", 422, "nothing <b>can</b>", 1.0)
     used = {"variant": "fashion-mnist/cnn-xl/int8-28@1", "short_name": "xl int8-28", "images": 100}
-    return Findings(
-        made_at=NOW,
-        profiles=profiles,
-        stages=[("up", 12.3), ("all of it", 200.0)],
-        first_answer_s=11.0,
-        photos=PhotoFindings([photo], [loose, never], [answer, refusal]),
-        clothes=[
-            ClothesAnswer("loose", "latency_ms 1000", 100, 92, 0, 92.0, 85.0, 96.0, 92.2, [used])
-        ],
-        burst=BurstResult(spec, query_log, 2, 0.05, 0.3, 5 << 20),
-        notes=["a note & more"],
-    )
+    clothes = {
+        "slo": "loose",
+        "limits": "latency_ms 1000",
+        "images": 100,
+        "right": 92,
+        "refused": 0,
+        "measured_percent": 92.0,
+        "measured_low": 85.0,
+        "measured_high": 96.0,
+        "stated_percent": 92.2,
+        "variants": [used],
+    }
+    return {
+        "made_at": NOW,
+        "stages": [("up", 12.3), ("all of it", 200.0)],
+        "first_answer_s": 11.0,
+        "photos": photos,
+        "clothes": [clothes],
+        "burst": burst_of(spec, query_log, profiles),
+        "notes": ["a note & more"],
+    }
+
+
+def burst_of(spec: LoadSpec, query_log: QueryLog, profiles: Profiles) -> dict[str, Any]:
+    return burst_document(
+        spec, query_log, profiles, gateways=2, mean_service_s=0.05, client_cpu_s=0.3,
+        memory_bytes=5 << 20,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def document(profiles: Profiles, findings: dict[str, Any]) -> dict[str, Any]:
+    """The report of that demo."""
+    return document_of(profiles, **findings)

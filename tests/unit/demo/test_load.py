@@ -12,25 +12,29 @@ from pydantic import ValidationError
 
 from modelless.controller.api.v2_headers import read_headers
 from modelless.controller.api.v2_request import parse_infer
-from modelless.controller.demo.burst import (
+from modelless.controller.demo.load import (
+    BROKEN,
+    LoadSpec,
+    Reply,
+    ScheduledQuery,
+    StepSpec,
+    prepare_requests,
+    read_reply,
+    row_of,
+    schedule,
+)
+from modelless.controller.demo.profiles import Profiles
+from modelless.controller.demo.slos import (
     MOST_PER_S,
+    OVERHEAD_S,
     SERVING_SHARE,
     STEPS,
+    best_within,
     burst_mix,
     capacity_per_s,
     estimate_service_s,
     plan_steps,
 )
-from modelless.controller.demo.load import (
-    BROKEN,
-    Reply,
-    prepare_requests,
-    read_reply,
-    row_of,
-)
-from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, StepSpec, schedule
-from modelless.controller.demo.profiles import Profiles
-from modelless.controller.demo.slos import OVERHEAD_S, best_within
 from modelless.variants.vocabulary import SLO
 from tests.unit.demo.conftest import DEVICE, kind_named, make_profiled
 

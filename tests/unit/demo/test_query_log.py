@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.demo.load_spec import LoadSpec
+from modelless.controller.demo.load import LoadSpec
 from modelless.controller.demo.query_log import Outcome, QueryLog, Row, outcome_of
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.common.pages import STYLE, table
-from modelless.controller.demo import figures
-from modelless.controller.demo.page import percent, render_page
+from modelless.controller.demo import page as figures
+from modelless.controller.demo.load import LoadSpec
+from modelless.controller.demo.page import render_page
+from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.query_log import QueryLog
-from modelless.controller.demo.report import SCHEMA, Findings, document_of
+from modelless.controller.demo.report import SCHEMA, document_of
+from modelless.controller.demo.tables import percent
+from tests.unit.demo.conftest import burst_of
 
 THUMBNAILS = {"coffee & cup": "data:image/jpeg;base64,AA=="}
 
 
-def test_the_document_is_json_with_a_version(findings: Findings) -> None:
-    document = json.loads(json.dumps(document_of(findings), allow_nan=False))
+def test_the_document_is_json_with_a_version(document: dict[str, Any]) -> None:
+    document = json.loads(json.dumps(document, allow_nan=False))
     assert document["schema"] == SCHEMA
     assert len(document["variants"]) == 22
     assert sum(variant["on_frontier"] for variant in document["variants"]) >= 8
@@ -29,8 +33,8 @@ def test_the_document_is_json_with_a_version(findings: Findings) -> None:
     assert photos["distinct_variants"] == ["imagenet/efficientnet-lite0/int8-224@1"]
 
 
-def test_the_burst_adds_up(findings: Findings) -> None:
-    burst = document_of(findings)["burst"]
+def test_the_burst_adds_up(document: dict[str, Any]) -> None:
+    burst = document["burst"]
     total = burst["total"]
     assert total["sent"] == sum(total["outcomes"].values()) == 9
     assert sum(one["sent"] for one in burst["bins"]) == 9
@@ -40,8 +44,8 @@ def test_the_burst_adds_up(findings: Findings) -> None:
     assert burst["client_cpu_share"] == pytest.approx(0.03)
 
 
-def test_the_page_stands_alone(findings: Findings) -> None:
-    page = render_page(document_of(findings), THUMBNAILS)
+def test_the_page_stands_alone(document: dict[str, Any]) -> None:
+    page = render_page(document, THUMBNAILS)
     assert page.startswith("<!doctype html>")
     assert "<script" not in page
     assert not re.findall(r'(?:src|href)="(?!data:|#|report\.json)', page)
@@ -50,27 +54,28 @@ def test_the_page_stands_alone(findings: Findings) -> None:
     assert "data:image/jpeg" in page
 
 
-def test_what_others_wrote_is_escaped(findings: Findings) -> None:
-    page = render_page(document_of(findings), THUMBNAILS)
+def test_what_others_wrote_is_escaped(document: dict[str, Any]) -> None:
+    page = render_page(document, THUMBNAILS)
     assert "a &lt;processor&gt;" in page
     assert "nothing &lt;b&gt;can&lt;/b&gt;" in page
     assert "coffee &amp; cup" in page
     assert "a note &amp; more" in page
 
 
-def test_refusals_and_silence_are_a_page_too(findings: Findings) -> None:
-    refused = [answer for answer in findings.photos.answers if answer.status != 200]
-    photos = replace(findings.photos, slos=findings.photos.slos[1:], answers=refused)
-    burst = replace(findings.burst, query_log=QueryLog(findings.burst.spec.kinds))
-    document = document_of(replace(findings, photos=photos, burst=burst))
+def test_refusals_and_silence_are_a_page_too(
+    profiles: Profiles, spec: LoadSpec, findings: dict[str, Any], photos: dict[str, Any]
+) -> None:
+    refused = [answer for answer in photos["answers"] if answer["status"] != 200]
+    silent = {**photos, "slos": photos["slos"][1:], "answers": refused}
+    burst = burst_of(spec, QueryLog(spec.kinds), profiles)
+    document = document_of(profiles, **{**findings, "photos": silent, "burst": burst})
     json.dumps(document, allow_nan=False)
     page = render_page(document, THUMBNAILS)
     assert "no answer" in page
     assert page.count("<svg") == 2
 
 
-def test_pictures_use_the_pages_colours(findings: Findings) -> None:
-    document = document_of(findings)
+def test_pictures_use_the_pages_colours(document: dict[str, Any]) -> None:
     burst = document["burst"]
     for svg in (
         figures.frontier_figure(document["variants"], "cpu-1"),
@@ -85,8 +90,7 @@ def test_pictures_use_the_pages_colours(findings: Findings) -> None:
             assert f"{name}:" in STYLE
 
 
-def test_ids_of_two_pictures_do_not_meet(findings: Findings) -> None:
-    document = document_of(findings)
+def test_ids_of_two_pictures_do_not_meet(document: dict[str, Any]) -> None:
     one = figures.frontier_figure(document["variants"], "cpu-1")
     other = figures.burst_figure(document["burst"]["bins"], document["burst"]["main_task_bins"])
     ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (one, other)]
@@ -95,8 +99,8 @@ def test_ids_of_two_pictures_do_not_meet(findings: Findings) -> None:
         assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= known
 
 
-def test_one_picture_is_always_the_same(findings: Findings) -> None:
-    variants = document_of(findings)["variants"]
+def test_one_picture_is_always_the_same(document: dict[str, Any]) -> None:
+    variants = document["variants"]
     assert figures.frontier_figure(variants, "x") == figures.frontier_figure(variants, "x")
 
 
@@ -120,9 +124,9 @@ def test_shares_add_up_to_one() -> None:
 
 
 def test_without_matplotlib_the_way_out_is_told(
-    findings: Findings, monkeypatch: pytest.MonkeyPatch
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = document_of(findings)["variants"]
+    variants = document["variants"]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(EnvironmentUnfitError, match=r"modelless\[report\]"):
         figures.frontier_figure(variants, "cpu-1")
