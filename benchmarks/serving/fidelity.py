@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +28,15 @@ import numpy as np
 from open_loop import SIDES_PX, send, spec_of
 
 from modelless.controller.demo.cluster_process import running_cluster
-from modelless.controller.replay.as_world import write_world
-from modelless.controller.replay.queries import outcomes_in
+from modelless.controller.replay.as_world import gateways_in, write_world
+from modelless.controller.replay.codec import decode
 from modelless.controller.replay.replay import replay, tapes_in
+from modelless.controller.replay.snapshot import read_snapshot
+from modelless.controller.replay.tape import TapeReader
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.world import load_world
 from modelless.controller.usecases.client import get_json
+from modelless.policies.views import QueryView
 
 GOAL_GOODPUT_PERCENT = 2.0  # the mean of the scenarios' gaps, whatever their signs
 GOAL_ACCURACY_POINTS = 0.5
@@ -72,6 +77,73 @@ SCENARIOS = (
     Scenario("waves", ((0.2, 0.3), (0.2, 1.4)) * 2 + ((0.2, 0.3),), _MIXED),
     Scenario("pauses", ((0.2, 1.2), (0.2, 0.05)) * 2 + ((0.2, 1.2),), _MIXED),
 )
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Counts of outcomes as clients see them: a good answer is in time and accurate enough.
+
+    Attributes:
+        queries, good, answered: numbers of queries.
+        value: sum of the good queries' accuracies, 0 to 1 each.
+        accuracy: sum of the answered queries' accuracies, per cent.
+    """
+
+    queries: int = 0
+    good: int = 0
+    answered: int = 0
+    value: float = 0.0
+    accuracy: float = 0.0
+
+    def figures(self, span_s: float) -> dict[str, Any]:
+        """Return the figures under the simulator's names; ``span_s``: their time span, seconds."""
+        return {
+            "queries": self.queries,
+            "attainment": self.good / self.queries if self.queries else None,
+            "goodput_per_s": self.value / span_s if span_s > 0.0 else None,
+            "mean_accuracy": self.accuracy / self.answered if self.answered else None,
+        }
+
+
+def outcomes_in(folder: Path) -> Outcomes:
+    """Return the counts of the outcomes of a recording's queries."""
+    total = Outcomes()
+    for path in gateways_in(folder):
+        reader = TapeReader(path)
+        variants = read_snapshot(reader.header).variants
+        for query, variant_id, answered_s in _course(reader):
+            total.queries += 1
+            if variant_id is None:
+                continue
+            percent = variants[variant_id].accuracy.percent
+            total.answered += 1
+            total.accuracy += percent
+            if answered_s <= query.deadline_s and percent >= query.min_accuracy_percent:
+                total.good += 1
+                total.value += percent / 100.0
+    return total
+
+
+def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]:
+    """Yield each query, the variant that answered it or None, and the time of the answer.
+
+    What the cache answered is left out, as in ``arrivals_in``: nothing was decided about it.
+    """
+    asked: dict[int, QueryView] = {}
+    ran: dict[int, str] = {}
+    for now_s, event, effects in reader.items():
+        if event[0] == "QueryArrived":
+            query = decode(QueryView, event[1])
+            asked[query.query_id] = query
+        for effect in effects:
+            if effect[0] == "Execute":
+                ran[effect[1]] = effect[3]
+            elif effect[0] == "Complete" and effect[1] in asked:
+                yield asked.pop(effect[1]), ran[effect[2]], float(now_s)
+            elif effect[0] == "Refuse" and effect[1] in asked:
+                yield asked.pop(effect[1]), None, math.nan
+    for query in asked.values():  # cancelled, or the recording ended first
+        yield query, None, math.nan
 
 
 def settle(url: str, most_s: float = 60.0) -> None:

@@ -37,8 +37,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.replay.recorded import Recorded
-from modelless.controller.replay.tape import Tape
+from modelless.controller.replay.tape import Recorded, Tape
 from modelless.controller.sim.engine import Engine as Simulation
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.summary import Summary

@@ -207,7 +207,7 @@ def receipts(
 
 
 def _show_entries(entries: Sequence[Told]) -> None:
-    from modelless.controller.history.words import entry_text
+    from modelless.controller.history.why import entry_text
 
     show_table(
         ["when", "what", "which", "why"],
@@ -221,7 +221,7 @@ def _show_entries(entries: Sequence[Told]) -> None:
 
 
 def _line(told: Told) -> str:
-    from modelless.controller.history.words import entry_text
+    from modelless.controller.history.why import entry_text
 
     entry = told.entry
     return f"{clock_text(told.at)}  {entry.kind:<12} {entry.subject}: {entry_text(entry)}"
@@ -256,7 +256,7 @@ def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if not receipts:
         typer.echo("no receipts were kept yet, or none so old")
         return
-    from modelless.controller.history.words import reason_text
+    from modelless.controller.history.why import reason_text
 
     show_table(
         ["receipt", "asked at", "for", "outcome", "variant", "ms", "why"],

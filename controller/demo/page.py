@@ -32,7 +32,7 @@ from modelless.controller.demo.tables import (
     percent,
     variants_table,
 )
-from modelless.profiler.report.tradeoff_charts import latency_frontier_chart
+from modelless.profiler.report.charts import latency_frontier_chart
 from modelless.profiler.report.tradeoffs import FrontierFigure, FrontierPoint
 
 

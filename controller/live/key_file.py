@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from modelless.common.errors import StoreError
-from modelless.common.files import write_whole
-from modelless.common.locks import held
+from modelless.common.files import held, write_whole
 from modelless.controller.api.keys import Key, KeyRing, keys_document, read_keys_document
 
 _T = TypeVar("_T")

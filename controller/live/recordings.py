@@ -17,9 +17,8 @@ from modelless.controller.control.machine import DEFAULT_TIMES, Control, Control
 from modelless.controller.device.machine import Device
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.live.knowledge import Knowledge
-from modelless.controller.replay.recorded import Machine, Recorded
 from modelless.controller.replay.snapshot import Snapshot
-from modelless.controller.replay.tape import SUFFIX, Tape, clock
+from modelless.controller.replay.tape import SUFFIX, Machine, Recorded, Tape, clock
 
 _Machine = TypeVar("_Machine", bound=Machine)
 

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.replay.codec import decode
-from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import QueryView
@@ -35,6 +34,13 @@ MOST_LETTERS: Final = 100
 MOST_QUEUED: Final = 1_000_000
 MOST_WORKERS: Final = 100_000
 """The most that a world may say, for settings of a cluster that have no bound."""
+
+
+class Arrival(NamedTuple):
+    """A recorded query, its arrival by the time of day, seconds."""
+
+    at_s: float
+    query: QueryView
 
 
 def write_world(recording: Path, world: Path) -> dict[str, Any]:
@@ -220,3 +226,21 @@ def _tasks(known: Snapshot) -> list[dict[str, Any]]:
         {"name": name, "variants": {"kind": "written", "measured": True, "variants": variants}}
         for name, variants in tasks.items()
     ]
+
+
+def gateways_in(folder: Path) -> list[Path]:
+    """Return the tapes of the gateways."""
+    return sorted(folder.glob(f"gateway-*{SUFFIX}"))
+
+
+def arrivals_in(folder: Path) -> list[Arrival]:
+    """Return all gateways' queries that the cache did not answer, in order of arrival."""
+    found: list[Arrival] = []
+    for path in gateways_in(folder):
+        reader = TapeReader(path)
+        offset_s = reader.header["clock"]["time_s"] - reader.header["clock"]["monotonic_s"]
+        for _, event, _ in reader.items():
+            if event[0] == "QueryArrived":
+                query = decode(QueryView, event[1])
+                found.append(Arrival(query.arrival_s + offset_s, query))
+    return sorted(found, key=lambda arrival: arrival.at_s)

@@ -17,9 +17,8 @@ from modelless.controller.device import messages as device
 from modelless.controller.device.machine import Device
 from modelless.controller.dispatch.messages import DispatchEvent
 from modelless.controller.replay.codec import decode, encode, message
-from modelless.controller.replay.recorded import Machine
 from modelless.controller.replay.snapshot import read_snapshot
-from modelless.controller.replay.tape import SUFFIX, TapeReader
+from modelless.controller.replay.tape import SUFFIX, Machine, TapeReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 from modelless import __version__
 from modelless.common.errors import InvalidInputError
@@ -181,3 +181,33 @@ def _lines(path: Path) -> Iterator[str]:
 def clock() -> dict[str, float]:
     """Return the driver's clock and the time of day at one moment, which links the two."""
     return {"monotonic_s": time.monotonic(), "time_s": time.time()}
+
+
+class Machine(Protocol):
+    """A state machine: ``handle`` is the only way to change its state."""
+
+    def handle(self, event: Any, now_s: float) -> list[Any]:
+        """Change the state by one event, and return the effects."""
+
+
+class Recorded:
+    """A state machine that also puts each event and its effects onto a tape.
+
+    Everything but ``handle`` is passed through to the machine.
+
+    Args:
+        machine: the machine; only this object may send it events.
+    """
+
+    def __init__(self, machine: Machine, tape: Tape) -> None:
+        self._machine = machine
+        self._tape = tape
+
+    def handle(self, event: Any, now_s: float) -> list[Any]:
+        """Change the machine's state by one event; record the event and return the effects."""
+        effects = self._machine.handle(event, now_s)
+        self._tape.put((now_s, event, effects))
+        return effects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine, name)

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError, ModellessError, StoreError
-from modelless.common.locks import held
+from modelless.common.files import held
 from modelless.controller.usecases.progress import Note, Progress, Step
 from modelless.controller.usecases.validating import (
     keep_measured,

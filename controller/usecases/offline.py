@@ -28,8 +28,7 @@ from modelless.common.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from modelless.common.files import write_whole
-from modelless.common.locks import held
+from modelless.common.files import held, write_whole
 from modelless.common.parquet import import_pyarrow
 from modelless.controller.usecases.client import (
     AsyncClient,

@@ -39,7 +39,9 @@ from modelless.profiler.measure.campaign import (
     BATCHES,
     CampaignResult,
     CampaignSettings,
+    EventKind,
     MeasurementStrategy,
+    ProgressEvent,
     run_campaign,
 )
 from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs
@@ -53,7 +55,6 @@ from modelless.profiler.measure.item_shapes import (
 from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
-from modelless.profiler.measure.progress import EventKind, ProgressEvent
 from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog

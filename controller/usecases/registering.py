@@ -37,8 +37,7 @@ from modelless.controller.usecases.validating import (
 from modelless.profiler.cost_model.dominated import dominated_by_device, dominated_everywhere
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
-from modelless.variants.conversion.converted import ONNX, Source
-from modelless.variants.conversion.sources import framework_of, read_source
+from modelless.variants.conversion.converted import ONNX, Source, framework_of, read_source
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
 from modelless.variants.metrics import Metric
 from modelless.variants.paths import not_found

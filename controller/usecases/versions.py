@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from modelless.common.locks import held
+from modelless.common.files import held
 from modelless.controller.control.canary_verdict import TrialEvidence, status_of
 from modelless.controller.history.audit import note_act
 from modelless.controller.live.cluster.cluster import read_state

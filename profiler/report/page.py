@@ -18,18 +18,19 @@ from modelless.common.pages import (
     section,
     table,
 )
-from modelless.profiler.report.batch_curves import BatchFigure
-from modelless.profiler.report.document import Report, TaskFigures
-from modelless.profiler.report.latency_charts import batch_chart, error_chart, predicted_chart
+from modelless.profiler.report.charts import (
+    batch_chart,
+    cost_frontier_chart,
+    error_chart,
+    latency_frontier_chart,
+    predicted_chart,
+    throughput_chart,
+)
+from modelless.profiler.report.document import BatchFigure, Report, TaskFigures
 from modelless.profiler.report.prediction_errors import (
     CLOSE_PERCENT,
     ErrorSummary,
     PredictionFigure,
-)
-from modelless.profiler.report.tradeoff_charts import (
-    cost_frontier_chart,
-    latency_frontier_chart,
-    throughput_chart,
 )
 from modelless.profiler.report.tradeoffs import FrontierFigure, ThroughputFigure
 

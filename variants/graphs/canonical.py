@@ -10,8 +10,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, version_converter
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs import traversal as onnx_graphs
 from modelless.variants.graphs.inspection import inspect_onnx, parse_onnx
 
@@ -134,3 +135,20 @@ def _sorted(nodes: Sequence[NodeProto]) -> list[NodeProto]:
             if not waits[reader]:
                 heapq.heappush(ready, reader)
     return result
+
+
+def at_least_opset(model: ModelProto, wanted: int) -> ModelProto:
+    """``model``, or its form for opset ``wanted`` if it was written for an older one.
+
+    Raises:
+        InvalidInputError: onnx's converter does not know how.
+    """
+    found = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    if found >= wanted:
+        return model
+    try:
+        return version_converter.convert_version(model, wanted)
+    except Exception as error:  # the converter raises RuntimeError and kinds of its own
+        raise InvalidInputError.of(
+            "model: opset", found, f"{wanted} or more", f"It cannot be converted: {error}"
+        ) from error

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from modelless.common.errors import InvalidInputError
 from modelless.variants.making.session import Session
 from modelless.variants.vocabulary import Accuracy, Provenance
-from modelless.variants.zoo.graph import OUTPUT
+from modelless.variants.zoo.efficientnet_lite import OUTPUT
 from modelless.variants.zoo.photos import Crop
 
 

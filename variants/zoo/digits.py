@@ -17,7 +17,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import convert
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.vocabulary import Model, Task, TensorSpec
-from modelless.variants.zoo.made import MadeEntry
+from modelless.variants.zoo.catalog import MadeEntry
 
 PIXELS: Final = 64
 _TRAINED: Final = ("linear", "mlp_16", "mlp_128")

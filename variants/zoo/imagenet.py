@@ -27,11 +27,13 @@ from modelless.variants.zoo.agreement import Original, derive
 from modelless.variants.zoo.catalog import BuiltVariant, Progress
 from modelless.variants.zoo.efficientnet_lite import (
     ARCHITECTURES,
+    INPUT,
+    OUTPUT,
     Architecture,
     Network,
     load_network,
+    write_graph,
 )
-from modelless.variants.zoo.graph import INPUT, OUTPUT, write_graph
 from modelless.variants.zoo.photos import UNLABELLED, crops
 
 CLASSES = 1000

@@ -19,15 +19,14 @@ from onnx import ModelProto, compose, helper, numpy_helper, parser
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.decoding import CHARACTERS, alphabet_of_metadata, with_blank
-from modelless.variants.graphs.canonical import read_model, write_model
+from modelless.variants.graphs.canonical import at_least_opset, read_model, write_model
 from modelless.variants.graphs.inspection import inspect_onnx
-from modelless.variants.graphs.opsets import at_least_opset
 from modelless.variants.graphs.weights import constants, replace
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.makers.optimise import Optimise
 from modelless.variants.vocabulary import CtcDecoding, Model, Task, TensorSpec
+from modelless.variants.zoo.catalog import MadeEntry, package_file, with_versions
 from modelless.variants.zoo.imagenet import class_names
-from modelless.variants.zoo.made import MadeEntry, package_file, with_versions
 
 HEIGHT_PX: Final = 48
 ALPHABET: Final = tuple(map(chr, range(ord(" "), ord("~") + 1)))

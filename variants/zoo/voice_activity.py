@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import compose, helper, parser
 
-from modelless.variants.graphs.canonical import read_model, write_model
-from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.canonical import at_least_opset, read_model, write_model
 from modelless.variants.vocabulary import Model, Task, TensorSpec
-from modelless.variants.zoo.made import MadeEntry, package_file, with_versions
+from modelless.variants.zoo.catalog import MadeEntry, package_file, with_versions
 
 RATE_HZ: Final = 16_000
 WINDOW: Final = 512

@@ -13,8 +13,7 @@ import tempfile
 from contextlib import AbstractContextManager, chdir
 from pathlib import Path
 
-from modelless.common.files import write_whole
-from modelless.common.locks import held
+from modelless.common.files import held, write_whole
 from modelless.controller.live.cluster.reaper import members
 
 SOCKET = "s"

@@ -1,4 +1,4 @@
-"""A comparison's report as one HTML file that needs nothing else: no scripts, fonts or network."""
+"""The reports of a comparison: each one HTML file that needs no scripts, fonts or network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ from modelless.controller.sim.compare.pictures import (
     courses_chart,
     frontier_chart,
     interval_chart,
+    margin_chart,
 )
 from modelless.controller.usecases.comparison.figures import (
+    CAUSE_HEADS,
     COLUMNS,
+    CONTENDER_HEADS,
+    WORLD_HEADS,
     best_of,
     bound_words,
+    cause_cells,
     cell_of,
+    contender_cells,
     name_of,
     notes_of,
+    summary_rows,
     unavoidable_percent,
+    world_cells,
 )
 
 _READING: Final = (
@@ -54,7 +62,7 @@ def render_page(document: Mapping[str, Any]) -> str:
         _overview(scenarios) if len(scenarios) > 1 else "",
         *(_scenario(number, each) for number, each in enumerate(scenarios)),
         contenders_section(contenders),
-        section("How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _READING)}</ul>"),
+        _how_to_read(_READING),
     ]
     return page(
         "".join(sections),
@@ -156,6 +164,11 @@ def _courses(number: int, series: Mapping[str, Any]) -> str:
     return details(f"Over time, seed {series['seed']}", pictures)
 
 
+def _how_to_read(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{each}</li>" for each in sentences)
+    return section("How to read this", "", f"<ul>{items}</ul>")
+
+
 def contenders_section(contenders: Sequence[Mapping[str, Any]]) -> str:
     """The contenders: idea, source and policies of each."""
     rows = [
@@ -188,3 +201,113 @@ def _said(specification: Any) -> str:
         return str(specification)
     settings = [f"{k}={_said(v)}" for k, v in specification.items() if k != "policy"]
     return f"{specification.get('policy', '')}({', '.join(settings)})"
+
+
+_WORST: Final = 20
+"""Worlds with all their features."""
+
+_CURVES: Final = 3
+"""Contenders in the picture, the first one included."""
+
+_REGRET_READING: Final = (
+    "The margin of a contender in a world is its value per query less the best other contender's, "
+    "in points: hundredths of value per query. Value per query is the sum of the good queries' "
+    "accuracies (0 to 1) over all queries.",
+    "The best other is another one from world to world: no single system has its figures.",
+    "The load is that of the busiest twentieth of the world, over what the devices can serve. "
+    "Features are what was drawn; each world has others.",
+    "The halves of a feature are the worlds up to its median and those above it. Their difference "
+    "over its standard error says whether it is more than chance: below 2 it may well be none. "
+    "With many features one of them may exceed 2 by chance.",
+    "Worlds to develop on and worlds to judge by are drawn from different random numbers. Look at "
+    "worlds to judge by once a claim, and never tune on them.",
+)
+
+
+def render_regret_page(document: Mapping[str, Any]) -> str:
+    """The page of a document with ``regret``, with modelless's version."""
+    regret = document["regret"]
+    first, summary = regret["first"], regret["summary"]
+    counted = (
+        f"{first} in {count_of(summary['worlds'], 'random world')}, against the best of "
+        f"{count_of(len(document['contenders']) - 1, 'other contender')} in each."
+    )
+    return page(
+        _margins(regret)
+        + _contenders(regret)
+        + _causes(regret)
+        + _worlds(regret)
+        + contenders_section(document["contenders"])
+        + section(
+            "How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _REGRET_READING)}</ul>"
+        ),
+        title="modelless: regret over random worlds",
+        heading="Regret over random worlds",
+        lead=counted,
+        subtitle=f"modelless {document['modelless']}, simulated; worlds to {regret['set']} on, "
+        f"seed {regret['seed']}",
+        style=STYLE,
+    )
+
+
+def _margins(regret: Mapping[str, Any]) -> str:
+    by_value = sorted(
+        (each for each in regret["contenders"] if each["contender"] != regret["first"]),
+        key=lambda each: -(each["value_per_query"] or 0.0),
+    )
+    names = [regret["first"], *(each["contender"] for each in by_value[: _CURVES - 1])]
+    margins = {
+        name: [each["margins"][name] for each in regret["worlds"] if name in each["margins"]]
+        for name in names
+    }
+    chart = margin_chart(margins, regret["near_points"])
+    words = (
+        f"<b>Margins</b> over the best other, sorted over worlds, of {escape(names[0])} and of the "
+        "others with the highest mean value. Shaded: as good as the best."
+    )
+    rows = [[escape(name), escape(value)] for name, value in summary_rows(regret)]
+    content = (
+        f'<div class="pair">{figure(chart.svg("margins"), words)}'
+        f"<div>{table([regret['first'], ''], rows)}</div></div>"
+    )
+    return section("Margin over the best other", "", content)
+
+
+def _contenders(regret: Mapping[str, Any]) -> str:
+    rows = [[escape(cell) for cell in contender_cells(each)] for each in regret["contenders"]]
+    text = "Means over all worlds. The margin is each one's own: over the best of all the others."
+    return section("Contenders", text, table(CONTENDER_HEADS, rows))
+
+
+def _causes(regret: Mapping[str, Any]) -> str:
+    rows = [[escape(cell) for cell in cause_cells(each)] for each in regret["causes"]]
+    text = "The mean margin in the worlds up to the feature's median, and in those above it."
+    return section("Causes", text, table(CAUSE_HEADS, rows))
+
+
+def _worlds(regret: Mapping[str, Any]) -> str:
+    worlds = regret["worlds"]
+    rows = []
+    for each in worlds[:_WORST]:
+        told = [escape(cell) for cell in world_cells(each, regret["first"])]
+        rows.append([*told[:-1], f'<span class="words">{told[-1]}</span>'])
+    content = table(WORLD_HEADS, rows)
+    for each in worlds[:_WORST]:
+        features = [[escape(name), f"{value:.4g}"] for name, value in each["features"].items()]
+        values = sorted(each["values"].items(), key=lambda told: -told[1])
+        scores = [
+            [escape(name), f"{value:.4f}", f"{each['violations_percent'][name]:.2f}"]
+            for name, value in values
+        ]
+        content += details(
+            f"{each['label']}: {each['margin']:+.2f} points",
+            f'<div class="pair">{table(["feature", "drawn"], features)}'
+            f"{table(['contender', 'value/query', 'violations %'], scores)}</div>",
+        )
+    if regret["failed"]:
+        content += f"<p>Without a margin: {escape(', '.join(regret['failed']))}</p>"
+    text = (
+        "The features named are those in which a world differs most from the median world. "
+        "<code>--keep-worlds DIR</code> writes every world for <code>modelless simulate</code>."
+    )
+    return section("The worst worlds", text, content)

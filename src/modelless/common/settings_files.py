@@ -8,8 +8,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from modelless.common.errors import did_you_mean
-from modelless.common.shown import shown
+from modelless.common.errors import did_you_mean, shown
 
 _ALLOWED: Final = "allowed: "
 _WORDS: Final = {

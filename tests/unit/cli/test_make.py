@@ -18,7 +18,7 @@ import yaml
 from onnx import TensorProto, helper
 from sqlalchemy import select
 
-from modelless.common.locks import held
+from modelless.common.files import held
 from modelless.controller.usecases import family as family_module
 from modelless.profiler.measure.noise import HostNoise, Noise
 from modelless.profiler.measure.records import Records

@@ -14,8 +14,7 @@ from modelless.variants.making.origins import find_origin
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.vocabulary import Engine
-from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
-from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network, write_graph
 from modelless.variants.zoo.imagenet import class_names
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, Photo, crops
 

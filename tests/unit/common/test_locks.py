@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.common.locks import held
+from modelless.common.files import held
 
 
 def test_a_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_it_ends_with_its_holder(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from modelless.common.locks import held\n"
+        "from modelless.common.files import held\n"
         "with held(Path(sys.argv[1]), 'x'):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelless.common.errors import InvalidInputError
-from modelless.common.shown import shown
+from modelless.common.errors import InvalidInputError, shown
 
 
 @pytest.mark.parametrize(

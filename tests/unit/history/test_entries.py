@@ -11,7 +11,7 @@ import pytest
 from modelless.common.errors import StoreError
 from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.entries import Wanted, loaded_at, read_entries, write_entries
-from modelless.controller.history.words import entry_text
+from modelless.controller.history.why import entry_text
 from modelless.controller.live.control import history_notes
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.variants.registry.registry import open_registry

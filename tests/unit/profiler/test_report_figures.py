@@ -11,8 +11,7 @@ import pytest
 
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.report.batch_curves import batch_figure, batches_to_predict
-from modelless.profiler.report.document import SCHEMA, report_of
+from modelless.profiler.report.document import SCHEMA, batch_figure, batches_to_predict, report_of
 from modelless.profiler.report.prediction_errors import (
     histogram,
     leave_one_batch_out,

@@ -45,9 +45,8 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.trials import ArmCounts, FeedbackCounts, TrialCounts
 from modelless.controller.live.recordings import open_control, open_device
-from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.snapshot import Snapshot
-from modelless.controller.replay.tape import SUFFIX, Tape
+from modelless.controller.replay.tape import SUFFIX, Recorded, Tape
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState

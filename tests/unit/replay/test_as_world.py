@@ -11,8 +11,7 @@ import pytest
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.replay import as_world
-from modelless.controller.replay.as_world import write_world
-from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
+from modelless.controller.replay.as_world import Arrival, arrivals_in, write_world
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds import world as world_module
 from modelless.controller.sim.worlds.profiles import build_fleet
@@ -78,16 +77,6 @@ def test_queries_that_no_batch_can_hold_are_left_out(tmp_path: Path) -> None:
     items = [one.client.slo.items for one in queries(load_world(tmp_path / "again.yaml"), seed=0)]
     assert len(items) == told["queries"]
     assert max(items) <= 2
-
-
-def test_what_became_of_the_queries_is_counted_as_a_client_would(recording: Path) -> None:
-    outcomes = outcomes_in(recording)
-    assert outcomes.queries == 301
-    assert 0 < outcomes.good <= outcomes.answered < outcomes.queries
-    figures = outcomes.figures(10.0)
-    assert figures["goodput_per_s"] == outcomes.value / 10.0
-    assert 70.0 <= figures["mean_accuracy"] <= 80.0
-    assert not math.isnan(outcomes.value)
 
 
 def test_no_recording_is_said_so(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from modelless.controller.control.messages import ControlEvent
 from modelless.controller.device.messages import Event as DeviceEvent
 from modelless.controller.dispatch.messages import DispatchEvent
 from modelless.controller.replay.codec import decode
-from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.replay import replay, tapes_in
-from modelless.controller.replay.tape import TapeReader
+from modelless.controller.replay.tape import Recorded, TapeReader
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import ScalingPolicy, SelectionPolicy
 

@@ -29,7 +29,7 @@ from modelless.common.errors import (
     OverloadedError,
     UnavailableError,
 )
-from modelless.common.locks import held
+from modelless.common.files import held
 from modelless.controller.api.v2_headers import read_headers
 from modelless.controller.api.v2_reply import Reply, render_error, render_infer, render_json
 from modelless.controller.api.v2_request import InferRequest, parse_infer

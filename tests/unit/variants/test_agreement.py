@@ -11,8 +11,7 @@ import pytest
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.vocabulary import Provenance
 from modelless.variants.zoo.agreement import Agreement, Original, agreement, derive, top_1
-from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
-from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network, write_graph
 from modelless.variants.zoo.imagenet import class_names
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, Photo, crops
 

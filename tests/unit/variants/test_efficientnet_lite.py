@@ -20,15 +20,13 @@ from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.session import Session
 from modelless.variants.zoo.efficientnet_lite import (
     ARCHITECTURES,
+    OUTPUT,
     Architecture,
     Network,
     blocks,
     fold,
     load_network,
     scaled_channels,
-)
-from modelless.variants.zoo.graph import (
-    OUTPUT,
     write_graph,
 )
 from modelless.variants.zoo.imagenet import FLOAT_LAYERS, class_names, quantised

@@ -25,8 +25,7 @@ from modelless.variants.graphs.graph_facts import INTENSITIES, GraphFacts, read_
 from modelless.variants.graphs.item_graph import Tensor, read_item_graph
 from modelless.variants.graphs.multiply_adds import count_multiply_adds
 from modelless.variants.vocabulary import Precision
-from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
-from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network, write_graph
 
 FASHION_MNIST = resources.files("modelless.variants.zoo") / "data/fashion_mnist"
 ONNX_RUNTIME = "com.microsoft"

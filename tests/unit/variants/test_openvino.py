@@ -19,9 +19,13 @@ from modelless.variants.runtimes import LoadedVariant, find_runtime, openvino_cp
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.openvino_cpu import OpenVinoCpu
 from modelless.variants.vocabulary import Engine, Precision
-from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, Network, load_network
+from modelless.variants.zoo.efficientnet_lite import (
+    ARCHITECTURES,
+    Network,
+    load_network,
+    write_graph,
+)
 from modelless.variants.zoo.fashion_mnist import FashionMnist
-from modelless.variants.zoo.graph import write_graph
 from modelless.variants.zoo.imagenet import quantised
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
 from tests.builders import make_model, need, tiny_bytes, tiny_model, variant_of

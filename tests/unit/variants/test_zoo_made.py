@@ -18,7 +18,7 @@ from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.measuring import measure_accuracy
 from modelless.variants.vocabulary import Model
 from modelless.variants.zoo import MadeEntry, find_entry
-from modelless.variants.zoo.made import package_file
+from modelless.variants.zoo.catalog import package_file
 
 ENTRIES = ("printed-lines", "voice-activity", "digits")
 

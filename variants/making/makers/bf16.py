@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import ml_dtypes
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.canonical import at_least_opset
 from modelless.variants.graphs.weights import replace, require_weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker

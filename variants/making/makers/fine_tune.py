@@ -18,8 +18,7 @@ from onnx import ModelProto, NodeProto
 from pydantic import Field
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.variants.graphs.canonical import write_model
-from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.canonical import at_least_opset, write_model
 from modelless.variants.graphs.weights import attribute, constants, replace
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, compare

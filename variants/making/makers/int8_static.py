@@ -19,8 +19,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from pydantic import Field
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.graphs.canonical import write_model
-from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.canonical import at_least_opset, write_model
 from modelless.variants.graphs.weights import (
     add_constant,
     attribute,

@@ -21,7 +21,7 @@ from onnx import (
 from pydantic import Field
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.canonical import at_least_opset
 from modelless.variants.graphs.weights import WEIGHTED, add_constant, attribute, constants
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker

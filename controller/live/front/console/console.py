@@ -14,8 +14,7 @@ from urllib.parse import parse_qs
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError, StoreError
 from modelless.controller.api.v2_reply import Reply, render_json
 from modelless.controller.history.entries import Told, Wanted, read_entries
-from modelless.controller.history.why import context_of, entry_lines, words
-from modelless.controller.history.words import entry_text
+from modelless.controller.history.why import context_of, entry_lines, entry_text, words
 from modelless.controller.live.front.console.pages import (
     CANDIDATE_HEADS,
     CHARTS,

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
+from modelless.profiler.measure.campaign import (
+    CampaignSettings,
+    EventKind,
+    ProgressEvent,
+    SkipReason,
+    TimeLeft,
+    run_campaign,
+)
 from modelless.profiler.measure.jobs import used_bytes
 from modelless.profiler.measure.noise import Noise
-from modelless.profiler.measure.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
 from modelless.profiler.measure.timing import MeasurementEffort
 from tests.unit.variants.fake_nvidia import FakeCuda, install_cuda
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.variants.conversion.sources import framework_of, read_source
+from modelless.variants.conversion.converted import framework_of, read_source
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.zoo.fashion_mnist import DATA
 

@@ -24,8 +24,7 @@ from modelless.variants.making.lineage import Lineage
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.recipe import Recipe, default_recipe, parse_recipe
 from modelless.variants.vocabulary import Precision
-from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
-from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network, write_graph
 from modelless.variants.zoo.photos import UNLABELLED, crops
 
 from .networks import FASHION, pictures

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.measure.campaign import CampaignSettings, PointsToMeasure, run_campaign
+from modelless.profiler.measure.campaign import (
+    CampaignSettings,
+    PointsToMeasure,
+    ProgressEvent,
+    SkipReason,
+    run_campaign,
+)
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.progress import ProgressEvent, SkipReason
 from modelless.variants.vocabulary import Placement
 
 
