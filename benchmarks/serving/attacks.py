@@ -1,6 +1,7 @@
 """The cost of the worst requests, and how an honest client fares beside each attack.
 
     python benchmarks/serving/attacks.py --home HOME [--seconds 8] [--only idle,drip] [--json FILE]
+    python benchmarks/serving/attacks.py --home HOME --seconds 60 --only fuzz-http,fuzz-grpc
 
 HOME must hold the ``fashion-mnist`` zoo, profiled. The script starts a cluster of two gateways.
 The attackers come from 127.0.0.2 and the honest client from 127.0.0.1, so that a limit by source
@@ -12,6 +13,10 @@ address tells them apart. For each attack the table has:
   attack has, MB.
 - in time: share of the honest client's queries, 40 a second, that were answered within 250 ms.
 - replies: what the attackers were answered, by status; ``-`` for a connection that was closed.
+
+``fuzz-http`` and ``fuzz-grpc`` send valid queries with random changes, ``smuggling`` requests whose
+length is told twice, each as fast as answers come. Exit code 1 if a gateway died, or answered with
+an error of its own (500, or gRPC's UNKNOWN or INTERNAL).
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import random
 import sys
 import tempfile
 import threading
@@ -29,6 +35,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from open_loop import TASK, OpenLoop, is_in_time
 
@@ -111,6 +118,52 @@ def feedback() -> bytes:
     return post("/modelless/feedback", labels)
 
 
+def small_query() -> bytes:
+    """A valid query, of zeros."""
+    return binary({"inputs": [tensor("UINT8", [1, 28, 28], 784)]}, bytes(784))
+
+
+def grpc_query() -> bytes:
+    """The same as a message."""
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelInferRequest(model_name=TASK, raw_input_contents=[bytes(784)])
+    message.inputs.add(name="image", datatype="UINT8", shape=[1, 28, 28])
+    message.parameters["latency_ms"].double_param = 1000.0
+    message.outputs.add(name="probabilities")
+    return message.SerializeToString()
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """A few random changes: bits, bytes, numbers, parts that are cut, doubled or moved."""
+    for _ in range(rng.randint(1, 4)):
+        at, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 8, 64, 512))
+        part = data[at : at + size]
+        new = rng.choice((
+            b"", part * 2, part[::-1], rng.randbytes(size), bytes([rng.randrange(256)]),
+            rng.choice((b"0", b"-1", b"1e999", b"99999999999999999999", b"null", b"[" * 99,
+                        b"\r\n\r\n", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"%2F..%00")),
+        ))  # fmt: skip
+        data = data[:at] + new + data[at + size * rng.randint(0, 1) :]
+        data = data or b"x"
+    return data
+
+
+def smuggled(rng: random.Random) -> bytes:
+    """A request whose length is told twice, with another one hidden behind or in it."""
+    hidden = b"GET /modelless/status HTTP/1.1\r\nhost: x\r\nmodelless-operators: socket\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
+    encodings = ("chunked", "Chunked", " chunked", "\tchunked", "identity", "chunked, identity",
+                 "xchunked", "chunked\r\ntransfer-encoding: x")  # fmt: skip
+    lengths = (0, 4, len(chunk), len(hidden), f"{len(chunk)}\r\ncontent-length: 0", "+4", "0x4")
+    names = ("transfer-encoding", "Transfer-Encoding ", "transfer_encoding", " transfer-encoding")
+    lines = [f"POST {INFER} HTTP/1.1", "host: x", f"content-length: {rng.choice(lengths)}"]
+    lines.insert(rng.randint(1, 3), f"{rng.choice(names)}: {rng.choice(encodings)}")
+    return "\r\n".join([*lines, "", ""]).encode() + rng.choice(
+        (chunk, hidden, b"0\r\n\r\n" + hidden)
+    )
+
+
 @dataclass
 class Attack:
     """The attackers.
@@ -136,6 +189,43 @@ class Attack:
                 writer.close()
             pause_s = min(len(request) / self.bytes_per_s, 1.0) - (time.monotonic() - began_s)
             await asyncio.sleep(max(pause_s, 0.0))
+
+    async def fuzz(self, make: Callable[[random.Random], bytes]) -> None:
+        """Eight connections at a time, each with a request that is made anew."""
+        await asyncio.gather(*(self._fuzz(make, random.Random(seed)) for seed in range(8)))
+
+    async def _fuzz(self, make: Callable[[random.Random], bytes], rng: random.Random) -> None:
+        while time.monotonic() < self.end_s:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await self._connect()
+                writer.write(make(rng))
+                writer.write_eof()
+                await self._read(reader)
+                rest = await asyncio.wait_for(reader.read(), 30.0)
+                self.replies["smuggled"] += rest.count(b'"members"')  # of the status
+                writer.close()
+
+    async def fuzz_grpc(self) -> None:
+        """The same over gRPC, on one connection: messages, method names and metadata."""
+        import grpc
+
+        async with grpc.aio.insecure_channel(f"{self.address[0]}:{self.address[1]}") as channel:
+            rngs = [random.Random(seed) for seed in range(8)]
+            await asyncio.gather(*(self._fuzz_grpc(channel, rng) for rng in rngs))
+
+    async def _fuzz_grpc(self, channel: Any, rng: random.Random) -> None:
+        import grpc
+
+        methods = ("ModelInfer",) * 6 + ("ModelReady", "ModelMetadata", "ModelConfig", "Nothing")
+        message = grpc_query()
+        while time.monotonic() < self.end_s:
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{rng.choice(methods)}")
+            compression = rng.choice((None, None, grpc.Compression.Gzip))
+            try:
+                await call(mutated(rng, message), timeout=5.0, compression=compression)
+                self.replies["OK"] += 1
+            except grpc.aio.AioRpcError as error:
+                self.replies[error.code().name] += 1
 
     async def drip(self) -> None:
         """32 connections announce 64 MiB, send 300 kB and then a byte at a time."""
@@ -196,7 +286,9 @@ REQUESTS: dict[str, Callable[[], bytes]] = {
     "strings": strings,
     "feedback": feedback,
 }
-ATTACKS = ("none", *REQUESTS, "drip", "idle")
+ATTACKS = ("none", *REQUESTS, "drip", "idle", "fuzz-http", "fuzz-grpc", "smuggling")
+FAULTS = {"500", "UNKNOWN", "INTERNAL", "smuggled"}
+"""Replies that no request may get."""
 
 
 class Watch:
@@ -259,7 +351,7 @@ def _resident(process: int) -> int:
         return 0
 
 
-def measure(running: Running, name: str, seconds: float) -> dict[str, object]:
+def measure(running: Running, name: str, seconds: float) -> dict[str, Any]:
     host, _, port = running.address.partition(":")
     request = REQUESTS[name]() if name in REQUESTS else b""
     rate = 125_000.0 if len(request) < MIB else 1e12
@@ -272,6 +364,9 @@ def measure(running: Running, name: str, seconds: float) -> dict[str, object]:
             "drip": attack.drip,
             "idle": attack.idle,
             "none": lambda: asyncio.sleep(seconds),
+            "fuzz-http": lambda: attack.fuzz(lambda rng: mutated(rng, small_query())),
+            "fuzz-grpc": attack.fuzz_grpc,
+            "smuggling": lambda: attack.fuzz(smuggled),
         }.get(name) or (lambda: attack.repeat(request))
         with Watch(running) as watch:
             asyncio.run(_act(act))
@@ -316,6 +411,7 @@ def main() -> None:
         print("refusals in /modelless/status:", refusals(running))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
+    sys.exit(any(row["died"] or any(map(row["replies"].get, FAULTS)) for row in found))
 
 
 def refusals(running: Running) -> dict[str, object]:

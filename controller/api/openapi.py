@@ -282,7 +282,7 @@ _BATCH: Final = _object(
 )  # fmt: skip
 
 _PINNED: Final = _object({"name": _TEXT, "pinned": _FLAG}, "name", "pinned")
-_READY: Final = _object({"ready": _FLAG, "not_served": {"type": "object"}}, "ready")
+_READY: Final = _object({"live": _FLAG, "ready": _FLAG, "not_served": {"type": "object"}}, "ready")
 
 _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
     "/v2": (

@@ -64,7 +64,7 @@ def server_ready(ready: bool, not_served: Mapping[str, str] = MappingProxyType({
 
     ``not_served`` says of tasks that are left out, by name, why and what to do about it.
     """
-    told: dict[str, Any] = {"ready": ready}
+    told: dict[str, Any] = {"live": True, "ready": ready}  # the protocol's text says "live"
     if not_served:
         told["not_served"] = dict(not_served)
     return render_json(told, 200 if ready else _NOT_READY)

@@ -42,7 +42,7 @@ def test_server() -> None:
     }
     assert "binary_tensor_data" in EXTENSIONS
     assert said(server_live()) == {"live": True}
-    assert said(server_ready(True)) == {"ready": True}
+    assert said(server_ready(True)) == {"live": True, "ready": True}
     assert server_ready(False).status == 503
 
 

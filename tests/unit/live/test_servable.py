@@ -93,7 +93,10 @@ def ask(front: V2Frontend, method: str, path: str, body: object = None) -> tuple
 
 def test_the_server_is_ready_without_a_task_that_nothing_can_serve(knowledge: Knowledge) -> None:
     status, told = ask(frontend(knowledge, {TASK.name}), "GET", "/v2/health/ready")
-    assert (status, told) == (200, {"ready": True, "not_served": {STRAY: NO_PROFILE}})
+    assert (status, told) == (
+        200,
+        {"live": True, "ready": True, "not_served": {STRAY: NO_PROFILE}},
+    )
     assert ask(frontend(knowledge, set()), "GET", "/v2/health/ready")[0] == 503
 
 
