@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from modelless.controller.config import Settings
 from modelless.controller.control.feedback import FeedbackRules
 from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
+from modelless.controller.control.messages import PoliciesChanged
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.pools import GATEWAYS
@@ -18,6 +20,7 @@ from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import SelectionChanged
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
     EvictionPolicy,
@@ -46,16 +49,40 @@ def build_dispatcher(
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
     """
-    limits, share = settings.limits, settings.policies.explore
+    limits = settings.limits
+    selection, exploration, _ = build_selection(settings)
     return Dispatcher(
         ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
-        build_policy(SelectionPolicy, settings.policies.selection),
+        selection,
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
-        exploration=Exploration(share, np.random.default_rng((settings.seed, 1)))
-        if share
-        else None,
+        exploration=exploration,
     )
+
+
+def build_selection(settings: Settings) -> SelectionChanged:
+    """A gateway's selection policy and exploration. Raises as ``build_dispatcher`` does."""
+    share = settings.policies.explore
+    return SelectionChanged(
+        build_policy(SelectionPolicy, settings.policies.selection),
+        Exploration(share, np.random.default_rng((settings.seed, 1))) if share else None,
+    )
+
+
+def build_changed(before: Settings, after: Settings) -> PoliciesChanged:
+    """The planner's policies that differ between two settings. Raises as ``build_dispatcher``."""
+    seams: dict[str, type[Any]] = {
+        "scaling": ScalingPolicy,
+        "placement": PlacementPolicy,
+        "eviction": EvictionPolicy,
+        "forecast": Forecaster,
+    }
+    wanted = {name: getattr(after.policies, name) for name in seams}
+    return PoliciesChanged(**{
+        name: build_policy(seams[name], specification)
+        for name, specification in wanted.items()
+        if specification != getattr(before.policies, name)
+    })  # fmt: skip
 
 
 def check_policies(settings: Settings) -> None:

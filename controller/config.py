@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -498,6 +499,56 @@ class Settings(_Section):
         if len(names) != len(set(names)):
             raise ValueError("one pool a device class")
         return pools
+
+
+HOT: Final = ("cache", "limits.default_latency_ms", "policies", "slos", "tenants")
+"""Settings, by dotted key, that a running cluster takes at once, with all below them."""
+
+
+def changed_by(key: str) -> Literal["config set", "upgrade", "up"]:
+    """The command that changes a setting of a running cluster; ``up`` is a new start.
+
+    Args:
+        key: dotted, such as ``policies.selection``.
+    """
+    if any(key == hot or key.startswith(f"{hot}.") for hot in HOT):
+        return "config set"
+    is_fixed = key == "ingress" or (key.startswith("http.") and key != "http.max_body_bytes")
+    return "up" if is_fixed else "upgrade"
+
+
+def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a settings document by dotted key; lists and policies stay whole."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        key = f"{prefix}{name}"
+        is_section = isinstance(value, Mapping) and "policy" not in value and value
+        found |= flatten(value, f"{key}.") if is_section else {key: value}
+    return found
+
+
+def with_changes(base: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with some values in place of their own, all checked.
+
+    Args:
+        changes: values by dotted key, such as ``tenants.shop.max_open_queries``. One below a
+            policy's name, such as ``policies.selection.quantile``, is a setting of that policy.
+
+    Raises:
+        InvalidInputError: an unknown key or a value out of range; names the key.
+    """
+    document = base.model_dump(mode="json")
+    for key, value in sorted(changes.items()):  # what is around another key comes first
+        *path, last = key.split(".")
+        place = document
+        for part in path:
+            inner = place.get(part)
+            place[part] = {"policy": inner} if isinstance(inner, str) else inner or {}
+            place = place[part]
+            if not isinstance(place, dict):
+                raise InvalidInputError.of(key, value, f"a key of a section, which {part} is not")
+        place[last] = value
+    return parse_settings(document, "settings")
 
 
 def load_settings(path: Path | None) -> Settings:

@@ -7,6 +7,7 @@ control loop's last orders, a second old, so that the limits hold for the cluste
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from modelless.common.errors import OverloadedError
@@ -86,8 +87,17 @@ class TenantBooks:
         settings: by tenant.
     """
 
-    def __init__(self, settings: Mapping[str, TenantSettings]) -> None:
-        self._accounts = {name: _Account(limits) for name, limits in settings.items()}
+    def __init__(self, settings: Mapping[str, TenantSettings] = MappingProxyType({})) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self.change(settings)
+
+    def change(self, settings: Mapping[str, TenantSettings]) -> None:
+        """Set the limits; what tenants have used counts on."""
+        before, self._accounts = self._accounts, {}
+        for name, limits in settings.items():
+            account = self._accounts[name] = before.get(name) or _Account(limits)
+            account.limits = limits
+            account.tokens = min(account.tokens, account.burst)
 
     def admit(self, tenant: str, now_s: float, now: float) -> None:
         """Count a query that begins.
@@ -114,7 +124,7 @@ class TenantBooks:
         """Count the end of a query that was admitted, and what it cost."""
         account = self._accounts.get(tenant)
         if account is not None:
-            account.open_queries -= 1
+            account.open_queries = max(account.open_queries - 1, 0)  # it may have begun before
             account.unreported_usd += cost_usd
 
     def take_use(self) -> dict[str, TenantUse]:

@@ -13,6 +13,7 @@ from typer import Option
 
 from modelless.controller.cli import (
     cluster,
+    config,
     cost_model,
     decisions,
     doctor,
@@ -126,6 +127,13 @@ _add(stores, store_commands.migrate, "migrate")
 _add(stores, store_commands.backup, "backup")
 _add(stores, store_commands.restore, "restore")
 app.add_typer(stores, name="store", epilog="Example: modelless store backup monday.zip")
+settings = typer.Typer(help="Settings of the running cluster.", no_args_is_help=True)
+_add(settings, config.show, "show")
+_add(settings, config.set_, "set")
+_add(settings, config.diff, "diff")
+_add(settings, config.history, "history")
+_add(settings, config.rollback, "rollback")
+app.add_typer(settings, name="config", epilog="Example: modelless config set policies.explore=0.02")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
     *(registering.variants, profiling.device, profiling.engines, doctor.doctor),

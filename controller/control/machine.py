@@ -31,6 +31,7 @@ from modelless.controller.control.messages import (
     NoteHistory,
     PinsChanged,
     PlanEffect,
+    PoliciesChanged,
     ReviseAccuracies,
     ScalePool,
     Tick,
@@ -140,6 +141,7 @@ class Control:
             FactsChanged: self._on_facts,
             VersionsChanged: self._on_versions,
             PinsChanged: self._on_pins,
+            PoliciesChanged: self._on_policies,
             Tick: self._on_tick,
         }
 
@@ -285,6 +287,11 @@ class Control:
         self._pins = event.scopes
         early_s = max(now_s, self._ticked_s + self._times.early_tick_s)
         return [WakeAt(early_s)] if self._members else []
+
+    def _on_policies(self, event: PoliciesChanged, now_s: float) -> list[ControlEffect]:
+        del now_s
+        self._planner.change(event)
+        return []
 
     def _on_tick(self, event: Tick, now_s: float) -> list[ControlEffect]:
         del event

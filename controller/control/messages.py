@@ -22,6 +22,7 @@ from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.trials import FeedbackCounts, TrialCounts
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
+from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import VariantFacts, WorkerState
 from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import Coverage
@@ -39,12 +40,14 @@ class Replica(NamedTuple):
         release: the code and the settings that it runs, as ``live/cluster/release`` names them.
         rollout: the deployment of its application that started it.
         began_s: when it started, seconds since the epoch.
+        revision: of the settings that it goes by.
     """
 
     release: str = ""
     rollout: str = ""
     began_s: float = 0.0
     is_starting: bool = False
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +187,28 @@ class PinsChanged(NamedTuple):
     scopes: tuple[str, ...]
 
 
+class PoliciesChanged(NamedTuple):
+    """Operators changed some of the planner's policies; those that are None stay."""
+
+    scaling: ScalingPolicy | None = None
+    placement: PlacementPolicy | None = None
+    eviction: EvictionPolicy | None = None
+    forecast: Forecaster | None = None
+
+
 class Tick(NamedTuple):
     """The time for a decision has come; see ``WakeAt``."""
 
 
-ControlEvent = MemberReported | MemberLeft | FactsChanged | VersionsChanged | PinsChanged | Tick
+ControlEvent = (
+    MemberReported
+    | MemberLeft
+    | FactsChanged
+    | VersionsChanged
+    | PinsChanged
+    | PoliciesChanged
+    | Tick
+)
 
 # Effects that the planner returns: what is loaded where, and how many workers there are.
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from modelless.common.errors import FOREIGN_ERRORS
-from modelless.controller.control.messages import Advise, PlanEffect, Planned
+from modelless.controller.control.messages import Advise, PlanEffect, Planned, PoliciesChanged
 from modelless.controller.control.planned_memory import MeasuredMemory, PlannedMemory
 from modelless.controller.control.pool_moves import PlanLimits, PoolPlanner
 from modelless.controller.control.prefetch import DueLoad, Prefetcher
@@ -216,6 +216,15 @@ class Planner:
         effects = self._pool_planner.effects(view, workers, targets.reason)
         effects += self._place(view, instances, targets.on_demand)
         return effects + self._advise(view, targets)
+
+    def change(self, policies: PoliciesChanged) -> None:
+        """Use these policies from the next tick on."""
+        self.scaling = policies.scaling or self.scaling
+        self.placement = policies.placement or self.placement
+        self.eviction = policies.eviction or self.eviction
+        if policies.forecast is not None:
+            self.forecaster = policies.forecast
+            self._prefetcher = Prefetcher(policies.forecast)
 
     def _forecast(self, view: ClusterView) -> Mapping[str, float]:
         self.forecaster.observe(view.now_s, view.arrivals_per_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from modelless.common.errors import NotFoundError
 from modelless.policies.views import Instance, VariantFacts, WorkerState
@@ -20,12 +21,15 @@ class Service:
         leaving: names of lines that were retired lately. What came before may still be waiting for
             them, so workers go on serving them.
         accuracies_percent: by id, what variants count for that feedback has demoted.
+        revision, changes: the latest revision of the settings; see ``live/revisions``.
     """
 
     token: str = ""
     lines: Mapping[str, Line] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
     accuracies_percent: Mapping[str, float] = field(default_factory=dict)
+    revision: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

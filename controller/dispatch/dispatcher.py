@@ -36,6 +36,7 @@ from modelless.controller.dispatch.messages import (
     PolicyFailed,
     QueryArrived,
     QueryCancelled,
+    SelectionChanged,
     ShutDown,
     Tick,
     WakeAt,
@@ -117,6 +118,7 @@ class Dispatcher:
             Advised: self._on_advised,
             CatalogChanged: self._on_catalog_changed,
             AccuraciesRevised: self._on_accuracies_revised,
+            SelectionChanged: self._on_selection_changed,
             Tick: self._on_tick,
             ShutDown: self._on_shut_down,
         }
@@ -316,6 +318,13 @@ class Dispatcher:
     def _on_accuracies_revised(self, event: AccuraciesRevised, _: float) -> list[DispatchEffect]:
         self.instances.revise_accuracies(event.percent)
         return []
+
+    def _on_selection_changed(self, event: SelectionChanged, now_s: float) -> list[DispatchEffect]:
+        """Choose anew for the queries that wait: the new policy may not wait as the old one did."""
+        self.selection, self._exploration = event.selection, event.exploration
+        effects = self._on_advised(Advised(event.shares), now_s)
+        effects += self._rechoose(self._waiting.all_queries(), now_s)
+        return self._assign_batches(now_s, effects)
 
     def _on_shut_down(self, _: ShutDown, now_s: float) -> list[DispatchEffect]:
         waiting = self._open.receipts_of(self._waiting.all_queries())

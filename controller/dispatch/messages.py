@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from modelless.controller.dispatch.exploration import Exploration
 from modelless.policies.reasons import AnyReason
+from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
 from modelless.variants.estimates import CostModel, Load
 from modelless.variants.vocabulary import Placement, Variant
@@ -158,6 +160,20 @@ class AccuraciesRevised(NamedTuple):
     percent: Mapping[str, float]
 
 
+class SelectionChanged(NamedTuple):
+    """Operators changed the selection policy, or the share of queries that explore.
+
+    Attributes:
+        selection: the policy from now on, also for the queries that wait.
+        exploration: see ``Dispatcher``.
+        shares: as in ``Advised``.
+    """
+
+    selection: SelectionPolicy
+    exploration: Exploration | None
+    shares: Mapping[str, Mapping[Placement, float]] = MappingProxyType({})
+
+
 class Tick(NamedTuple):
     """Time passed: deadlines may have expired, and batches may hang."""
 
@@ -179,6 +195,7 @@ DispatchEvent = (
     | Advised
     | CatalogChanged
     | AccuraciesRevised
+    | SelectionChanged
     | Tick
     | ShutDown
 )

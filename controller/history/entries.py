@@ -22,7 +22,7 @@ others (validations, profiles that drifted) reads them as state."""
 NOTED_KINDS: Final = (
     *promotion.KINDS,
     *("accuracy-measured", "accuracy-revised", "profile-drift", "registered", "variant-made"),
-    "zoo-added",
+    *("settings-changed", "zoo-added"),
 )
 """Kinds that commands, trials and the cost model write."""
 

@@ -32,6 +32,9 @@ class Successor:
     Args:
         release: the code and settings that it runs.
         rollout: the deployment of its application that started it.
+
+    Attributes:
+        revision: of the settings that this process goes by.
     """
 
     def __init__(self, release: str = "", rollout: str = "") -> None:
@@ -42,11 +45,14 @@ class Successor:
         self._heard = asyncio.Event()
         self._orders: Orders | None = None
         self._refusal: ProtocolError | None = None
+        self.revision = 0
 
     @property
     def replica(self) -> Replica:
         """The part of every report that says what this process is."""
-        return Replica(self._release, self._rollout, self._began_s, self._is_starting)
+        return Replica(
+            self._release, self._rollout, self._began_s, self._is_starting, self.revision
+        )
 
     def on_orders(self, orders: Orders) -> None:
         """The control loop has answered a report."""

@@ -34,6 +34,7 @@ from modelless.controller.live.cluster.supervisor import (
     watch_supervisor,
 )
 from modelless.controller.live.key_file import read_keys
+from modelless.controller.live.revisions import settings_in_force
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.client import find_url, get_json
 from modelless.controller.usecases.home import (
@@ -168,6 +169,7 @@ def up(
     )
     folder = home_folder(home)
     check_exposed(settings, read_keys(folder))
+    settings_in_force(folder, settings)
     _make_record_folder(settings)
     running = cluster.read_state(folder)
     if running is not None:
@@ -252,6 +254,10 @@ def serve(
     """
     supervisor, environment = int(os.environ.pop(CHILD, "0")), dict(os.environ)
     check_exposed(settings, read_keys(home_folder(home)))
+    _, latest = settings_in_force(home_folder(home), settings)
+    if latest.changes:
+        told = ", ".join(f"{key} {value}" for key, value in latest.changes.items())
+        on_stage(f"settings of revision {latest.number} ({told})")
     _make_record_folder(settings)
     if lacking := lacking_files(settings):
         on_stage(lacking)

@@ -14,7 +14,7 @@ from modelless.common.errors import StoreError
 from modelless.variants.store.tables import SchemaVersionRow, utc_now
 
 REVISIONS: Final[tuple[str, ...]] = (
-    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"),
+    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010"),
 )
 """Every schema revision, oldest first; here, so that opening a current store imports no Alembic."""
 

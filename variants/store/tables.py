@@ -279,6 +279,21 @@ class LeaseRow(Base):
     expires_at: Mapped[datetime]
 
 
+class SettingsRow(Base):
+    """A revision of the settings: all that differ from those of revision 0, by dotted key.
+
+    Revision 0 has the settings that modelless was started with, as a document.
+    """
+
+    __tablename__ = "settings"
+
+    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str]
+    reason: Mapped[str]
+    changes: Mapped[dict[str, Any]]
+
+
 class SchemaVersionRow(Base):
     """The version of modelless that brought the store to each schema."""
 

@@ -30,6 +30,7 @@ from modelless.controller.live.front.spans import open_spans
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
+from modelless.controller.live.revisions import latest_revision
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.worker.pool import PinnedRouter, PoolWorker
 
@@ -85,6 +86,8 @@ class GatewayReplica:
             spans=open_spans(replica_id),
             home=Path(home),
         )
+        latest = await asyncio.to_thread(latest_revision, Path(home))
+        self._gateway.change_settings(latest.number, latest.changes)
         answer_with(self._gateway.frontend)
         self._gateway.start()
         await successor.wait(lambda: self._gateway.frontend.is_ready)

@@ -24,8 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
-from modelless.controller.assembly import check_policies
-from modelless.controller.config import HttpSettings, PoolSettings, Settings, parse_settings
+from modelless.controller.config import (
+    HttpSettings,
+    PoolSettings,
+    Settings,
+    changed_by,
+    parse_settings,
+)
 from modelless.controller.live.cluster.cluster import UpState, read_state
 from modelless.controller.live.cluster.deployed import (
     AUTH_MODE,
@@ -36,11 +41,12 @@ from modelless.controller.live.cluster.deployed import (
 from modelless.controller.live.cluster.node_room import nodes_of, without_room
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.cluster.run_folder import current_folder, token_path
+from modelless.controller.live.revisions import settings_in_force
 
 # Which settings a cluster that serves goes on with, and whether there is room for one more.
 
 _FIXED = (
-    *(("http", key) for key in HttpSettings.model_fields if key != "max_body_bytes"),
+    *(("http", key) for key in HttpSettings.model_fields if changed_by(f"http.{key}") == "up"),
     ("", "ingress"),
 )
 """Sections and keys of what HAProxy and Ray Serve were started with."""
@@ -158,7 +164,7 @@ def upgrade(
     settings = settings_to_be(deployed.settings, asked)
     from modelless.controller.live.knowledge import read_knowledge
 
-    check_policies(settings)  # to fail here, and not in every new process
+    settings_in_force(home, settings)  # to fail here, and not in every new process
     read_knowledge(home, settings)
     release = release_of(settings)
     with _joined(deployed, home, settings):

@@ -13,15 +13,22 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modelless.common.errors import EnvironmentUnfitError, StoreError
+from modelless.common.errors import (
+    EnvironmentUnfitError,
+    InvalidInputError,
+    ModellessError,
+    StoreError,
+)
 from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
-from modelless.controller.config import Settings
+from modelless.controller.assembly import build_changed
+from modelless.controller.config import Settings, with_changes
 from modelless.controller.control.feedback import stated_low_percent
 from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
@@ -64,8 +71,10 @@ from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowle
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.recordings import open_control
+from modelless.controller.live.revisions import settings_in_force, write_base
 from modelless.controller.live.store_lease import hold_store, leave_store
 from modelless.controller.live.version_follower import VersionFollower
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement
 
 # The part of the status about each gateway and worker.
@@ -81,6 +90,7 @@ def members_status(reports: Sequence[MemberReport]) -> list[dict[str, Any]]:
                 "id": report.member_id,
                 "role": "gateway" if report.is_gateway else "worker",
                 "release": report.replica.release,
+                "revision": report.replica.revision,
                 "is_starting": report.replica.is_starting,
                 "resizing_to": report.state.resizing_to if report.state else "",
                 "device_class": report.state.device_class if report.state else None,
@@ -162,7 +172,7 @@ class ControlLoop:
         times: ControlTimes = DEFAULT_TIMES,
     ) -> None:
         log_to(home, "control")
-        self._home, self._settings = home, settings
+        self._home, self._base = home, settings
         self._scale_pool = scale_pool
         self._export = export
         self._times = times
@@ -185,8 +195,17 @@ class ControlLoop:
             raise self._superseded
         if self._has_begun:
             return
-        home, settings = self._home, self._settings
+        home = self._home
         hold_store(home)
+        settings, self._revision = self._base, 0
+        with closing(open_registry(home)) as registry:
+            write_base(registry.store, settings)
+        try:
+            settings, latest = settings_in_force(home, settings)
+            self._revision = latest.number
+        except InvalidInputError as error:
+            logger.error("%s", error)
+        self._settings = settings
         knowledge = read_knowledge(home, settings)
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._history = HistoryNotes(home, settings.history.max_entries)
@@ -202,12 +221,12 @@ class ControlLoop:
         self._kept_feedback = read_feedback(home)
         self._learn(knowledge)
         self._handle(self._versions.latest)
-        self._note_served(self._versions.latest.service)
+        self._on_service(self._versions.latest.service)
         self._pins = _read_pins(home / _PINS)
         if self._pins:
             self._handle(PinsChanged(self._pins))
         follower = VersionFollower(
-            knowledge, reread, self._versions.watch, self._note_served, self._on_knowledge
+            knowledge, reread, self._versions.watch, self._on_service, self._on_knowledge
         )
         self._following = asyncio.create_task(follower.follow_forever())
         self._tenants = TenantTotals(home, time.time())
@@ -251,7 +270,7 @@ class ControlLoop:
 
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""
-        return (self._home, self._settings, self._release) == (home, settings, release)
+        return (self._home, self._base, self._release) == (home, settings, release)
 
     # -- calls from other processes -----------------------------------------------------------
 
@@ -383,6 +402,7 @@ class ControlLoop:
             "up_s": round(time.time() - self._started_s, 1),
             "protocol": PROTOCOL,
             "release": self._release,
+            "revision": self._revision,
         }
 
     def _count(self, report: MemberReport, feedback: Sequence[Feedback]) -> None:
@@ -407,11 +427,26 @@ class ControlLoop:
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._learn(knowledge)
-        self._note_served(self._versions.latest.service)
+        self._on_service(self._versions.latest.service)
         self._versions.renew()
 
-    def _note_served(self, service: Service) -> None:
+    def _on_service(self, service: Service) -> None:
+        if service.revision != self._revision:
+            self._change_settings(service)
         self._not_served = self._knowledge.served_by(service).servable().not_served
+
+    def _change_settings(self, service: Service) -> None:
+        """Plan with the policies of the latest revision; one that does not fit changes nothing."""
+        try:
+            settings = with_changes(self._base, service.changes)
+            policies = build_changed(self._settings, settings)
+        except ModellessError as error:
+            logger.error("revision %d of the settings: %s", service.revision, error)
+            return
+        if self._tape is not None:
+            self._tape.cut("settings were changed")
+        self._settings, self._revision = settings, service.revision
+        self._handle(policies)
 
     def _learn(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge

@@ -3,7 +3,8 @@
 The store is asked a few times a second whether something changed, which costs two small queries. A
 change reaches every gateway and worker at once, because each has a call waiting for it (as Ray
 Serve's own long polls do). Versions that are promoted by the command line or by a trial's evidence,
-variants that are registered, and those that are retired or removed all go this way.
+variants that are registered, those that are retired or removed, and changes of settings all go this
+way.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from modelless.controller.control.messages import (
     VersionsChanged,
 )
 from modelless.controller.control.served_versions import Service
+from modelless.controller.live.revisions import latest_number, read_revision
 from modelless.variants.registry.promotion import (
     end_trial,
     keep_evidence,
@@ -77,6 +79,7 @@ class VersionStore:
         self._lines: dict[str, Line] = {}
         self._left_s: dict[str, float] = {}  # when lines that are leaving were retired
         self._number, self._seen = read_change(self._store)
+        self._revision = latest_number(self._store)
         self._registered: object = None  # when what is served was read
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
@@ -121,10 +124,11 @@ class VersionStore:
         for effect in effects:
             await asyncio.to_thread(self._write, effect)
         number, registered = await asyncio.to_thread(read_change, self._store)
+        revision = await asyncio.to_thread(latest_number, self._store)
         is_over = any(time.monotonic() - at_s >= LEAVE_S for at_s in self._left_s.values())
-        if number != self._number or is_over:
+        if (number, revision) != (self._number, self._revision) or is_over:
             await self._reread()
-            self._number = number
+            self._number, self._revision = number, revision
         # Several variants are registered one after another: their list is read after the last one.
         if registered != self._registered and registered == self._seen:
             served = await asyncio.to_thread(self._read_served)
@@ -178,7 +182,14 @@ class VersionStore:
                 self._left_s[name] = now_s
         self._left_s = {name: at for name, at in self._left_s.items() if now_s - at < LEAVE_S}
         self._lines = lines
-        service = Service(uuid.uuid4().hex, lines, frozenset(self._left_s))
+        latest = read_revision(self._store)
+        service = Service(
+            uuid.uuid4().hex,
+            lines,
+            frozenset(self._left_s),
+            revision=latest.number,
+            changes=latest.changes,
+        )
         kept = {trial.number: read_evidence(self._store, trial) for trial in service.trials}
         evidence = {number: document for number, document in kept.items() if document is not None}
         return VersionsChanged(service, evidence, time.time())

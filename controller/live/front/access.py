@@ -62,12 +62,17 @@ class Access:
         ring: Callable[[], KeyRing] = KeyRing,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.books = TenantBooks(settings.tenants)
+        self.books = TenantBooks()
         self._ring = ring
         self._now = now
         self._has_one_port = settings.http.has_one_port
         self._may_be_open = is_loopback(settings.http.host) or settings.http.insecure
         self._hosts = {"localhost", settings.http.host, settings.http.operators_host}
+        self.change(settings)
+
+    def change(self, settings: Settings) -> None:
+        """Go by these tenants and named limits from the next query on."""
+        self.books.change(settings.tenants)
         self._slos = {name: slo.limits for name, slo in settings.slos.items()}
         self._own_slos = {
             name: {**self._slos, "": self._slos[tenant.slo]}

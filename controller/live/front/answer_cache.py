@@ -58,6 +58,12 @@ class AnswerCache:
         self._running: dict[bytes, QueryView] = {}
         self._waiting: dict[int, list[int]] = {}  # by the id of the one that runs
 
+    def change(self, settings: CacheSettings) -> None:
+        """Keep answers by other settings; those that are kept stay as far as there is room."""
+        self._scopes, self._max_bytes = settings.scopes, settings.max_bytes
+        while self._bytes > self._max_bytes:
+            self._forget(next(iter(self._answers)))
+
     def owner_of(self, scope: Scope, tenant: str) -> str | None:
         """Return whose answers a query may get; None if answers for the scope are not kept.
 

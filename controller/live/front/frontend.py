@@ -713,6 +713,11 @@ class V2Frontend:
         self._cache.clear()
         self._desk.arms.set_trials(service.trials)
 
+    def change(self, settings: Settings) -> None:
+        """Go by these settings from the next query on."""
+        self._default_latency_s = settings.limits.default_latency_ms / 1e3
+        self._cache.change(settings.cache)
+
     def _describe(self, found: Route, method: str, path: bytes, key: Key | None) -> Reply:
         endpoint = found.endpoint
         if endpoint is Endpoint.SERVER_METADATA:

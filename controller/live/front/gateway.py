@@ -18,7 +18,8 @@ from modelless.common.errors import ModellessError, UnavailableError
 from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_error, render_json, render_text
-from modelless.controller.config import Settings
+from modelless.controller.assembly import build_selection
+from modelless.controller.config import Settings, with_changes
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
@@ -206,7 +207,7 @@ class Gateway:
         home: Path | None = None,
     ) -> None:
         self.gateway_id = gateway_id
-        self._settings = settings
+        self._base = self._settings = settings
         self._knowledge = knowledge
         self._tasks_by_name = dict(knowledge.catalog.tasks)
         self._remote = remote
@@ -539,6 +540,8 @@ class Gateway:
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; batches on others still end."""
         was, self._service = self._service, service
+        if service.revision != self._successor.revision:
+            self.change_settings(service.revision, service.changes)
         if service.accuracies_percent != was.accuracies_percent:
             self.frontend.decide(AccuraciesRevised(service.accuracies_percent))
         self._serve()
@@ -548,6 +551,26 @@ class Gateway:
             self._tell_catalog("variants were retired")
         if self._shares:
             self._advise()
+
+    def change_settings(self, revision: int, changes: Mapping[str, Any]) -> None:
+        """Go by a revision of the settings; one that does not fit changes nothing."""
+        before = self._settings
+        try:
+            settings = with_changes(self._base, changes)
+            selection = build_selection(settings)
+        except ModellessError as error:
+            logger.error("revision %d of the settings: %s", revision, error)
+            return
+        if self._tape is not None:
+            self._tape.cut("settings were changed")
+        self._settings, self._successor.revision = settings, revision
+        self._access.change(settings)
+        self.frontend.change(settings)
+        kept = (before.policies.selection, before.policies.explore)
+        if kept != (settings.policies.selection, settings.policies.explore):
+            shares = self._desk.arms.add_arms(self._shares)
+            self.frontend.decide(selection._replace(shares=shares))
+        self._pace.hurry()  # to report it
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         """Use what was registered or profiled since the start; none of it is loaded yet."""

@@ -75,3 +75,18 @@ def test_a_day_has_its_cost_and_the_next_day_another() -> None:
     shop.take_use()
     shop.note_others({"shop": TenantUse()})  # a new day
     shop.admit("shop", 0.0, NOON)
+
+
+def test_limits_that_change_leave_what_was_used() -> None:
+    books = TenantBooks({"shop": TenantSettings(max_open_queries=2)})
+    books.admit("shop", 0.0, 0.0)
+    books.change({"shop": TenantSettings(max_open_queries=1)})
+    with pytest.raises(OverloadedError, match="has 1 queries open"):
+        books.admit("shop", 0.0, 0.0)
+    books.change({})
+    books.admit("shop", 0.0, 0.0)
+    books.close("shop")
+    books.change({"shop": TenantSettings(max_open_queries=1)})
+    books.close("shop")  # it began while the tenant had no limits
+    books.admit("shop", 0.0, 0.0)
+    assert books.take_use()["shop"].open_queries == 1

@@ -29,6 +29,7 @@ from modelless.controller.live.control import version_store
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
+from modelless.controller.live.revisions import change_settings
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
@@ -424,7 +425,7 @@ class TestControlLoop:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         not_served: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
-        note_served = ControlLoop._note_served
+        note_served = ControlLoop._on_service
 
         def note(loop: ControlLoop, service: Service) -> None:
             note_served(loop, service)
@@ -445,7 +446,7 @@ class TestControlLoop:
                 pass
             return reasons
 
-        monkeypatch.setattr(ControlLoop, "_note_served", note)
+        monkeypatch.setattr(ControlLoop, "_on_service", note)
         (reason,) = self.talk(home, say)
         assert "dots has no profile on device class cpu-1" in reason
 
@@ -459,3 +460,31 @@ class TestControlLoop:
             return first.feedback, (await loop.exchange(self.report("b"))).feedback
 
         assert self.talk(home, say) == ((told,), ())
+
+    def test_a_revision_of_the_settings_reaches_whoever_waits_and_plans_anew(
+        self, home: Path
+    ) -> None:
+        async def say(loop: ControlLoop) -> Any:
+            await loop.exchange(self.report("a"))
+            before = loop._versions.latest.service
+            change_settings(home, {"policies.eviction": "lru"}, "ann")
+            await loop._versions.look()
+            service = loop._versions.latest.service
+            async with asyncio.timeout(10.0):  # it is told as the gateways are
+                while loop.status()["revision"] != 1:
+                    await asyncio.to_thread(int)
+            return before, service, loop.status(), loop._control._planner
+
+        before, service, status, planner = self.talk(home, say)
+        assert (before.revision, before.changes) == (0, {})
+        assert (service.revision, service.changes) == (1, {"policies.eviction": "lru"})
+        assert status["revision"] == 1
+        assert type(planner.eviction).__name__ == "LeastRecentlyUsed"
+
+        async def again(loop: ControlLoop) -> Any:  # one that starts anew goes by it at once
+            await loop.exchange(self.report("a"))
+            return loop.status(), loop._control._planner
+
+        status, planner = self.talk(home, again)
+        assert status["revision"] == 1
+        assert type(planner.eviction).__name__ == "LeastRecentlyUsed"
