@@ -145,6 +145,7 @@ for _command in (
         querying.quote,
         simulating.simulate,
         simulating.compare,
+        simulating.tune,
         cluster.up,
     ),
     *(

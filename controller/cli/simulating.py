@@ -32,6 +32,8 @@ SHORT_LIST = "modelless,infaas,proteus,ray-serve,cheapest-feasible,most-accurate
 _CAUSES, _WORST_WORLDS = 10, 10
 """Rows of the tables about random worlds; the report has all."""
 
+_WHO = ("in_charge", "found")
+
 
 class ReplayDiffersError(ModellessError):
     """The replayed effects differ from the recorded ones."""
@@ -197,6 +199,65 @@ def compare(
             say(f"report: {report / 'report.html'}")
     if not any(row["runs"] for each in found.scenarios for row in each["rows"]):
         raise typer.Exit(1)
+
+
+def tune(
+    ctx: typer.Context,
+    recording: Annotated[
+        Path,
+        Option(metavar="DIR", help="What 'up --record' wrote, or a world file."),
+    ],
+    objective: Annotated[
+        str, Option(help="cost, rent, energy, p99, attainment, accuracy or value.")
+    ] = "cost",
+    subject_to: Annotated[
+        list[str] | None,
+        Option(
+            "--subject-to",
+            metavar="BOUND",
+            help="What must hold; may be repeated; default: attainment>=0.99.",
+        ),
+    ] = None,
+    trials: Annotated[int, Option(min=2, max=100_000, help="Settings to try.")] = 60,
+    seeds: Annotated[int, Option(min=1, max=100, help="Runs of each.")] = 3,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write what is proposed there.")
+    ] = None,
+    processes: Annotated[int, Option(min=1, max=1024, help="Runs at once.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Search settings of the policies in charge that do better on recorded traffic.
+
+    The first half of the recording is searched in the simulator, and the second judges what was
+    found beside the settings in charge. It proposes a settings file and applies nothing.
+
+    Examples: modelless up --record run-1; modelless tune --recording run-1 --objective cost
+    --subject-to "attainment>=0.99" --subject-to "accuracy>=75" --output tuned.yaml
+    """
+    from modelless.controller.usecases.tuning import FIGURES
+    from modelless.controller.usecases.tuning import tune as run
+
+    with show_progress() as progress, others_print_to_stderr():
+        found = run(
+            recording, objective=objective, subject_to=subject_to or ("attainment>=0.99",),
+            trials=trials, seeds=seeds, output=output, processes=processes, home=ctx.obj,
+            on_progress=progress,
+        )  # fmt: skip
+    if as_json:
+        emit(found)
+        return
+    show_table(
+        ["", "unit", "in charge", "found"],
+        [
+            (name, figure.unit, *(f"{found[who]['judged'][name]:.4g}" for who in _WHO))
+            for name, figure in FIGURES.items()
+        ],
+        title=f"On the half that was kept back, {found['trials']} trials",
+        right=[2, 3],
+    )
+    typer.echo(found["verdict"])
+    if found["proposed"] is not None and output is not None:
+        say(f"settings: {output}")
 
 
 def replay(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.registering import register
     from modelless.controller.usecases.selecting import select
     from modelless.controller.usecases.simulating import compare, simulate
+    from modelless.controller.usecases.tuning import tune
     from modelless.controller.usecases.validating import validate
     from modelless.controller.usecases.whatif import whatif
     from modelless.controller.usecases.zoo import zoo_add
@@ -52,6 +53,7 @@ __all__ = [
     "select",
     "simulate",
     "status",
+    "tune",
     "up",
     "validate",
     "whatif",
@@ -70,6 +72,7 @@ _MODULES = {
     "select": "selecting",
     "simulate": "simulating",
     "status": "cluster",
+    "tune": "tuning",
     "up": "cluster",
     "validate": "validating",
     "whatif": "whatif",

@@ -26,7 +26,7 @@ NAMES = [
         "register",
         "select",
     ),
-    *("simulate", "status", "up", "validate", "whatif", "zoo_add"),
+    *("simulate", "status", "tune", "up", "validate", "whatif", "zoo_add"),
 ]
 POLICY_NAMES = [
     *("BatchingPolicy", "Bind", "Candidates", "Choice", "Clairvoyant", "ClusterView"),
