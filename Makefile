@@ -84,7 +84,8 @@ site: $(CREATED) requirements/docs.txt
 bench: $(TEST_READY)
 	$(BIN)/modelless --home $(BENCH_HOME) zoo add imagenet
 	$(BIN)/modelless --home $(BENCH_HOME) profile imagenet
-	$(BIN)/python benchmarks/serving/front_door.py --home $(BENCH_HOME) $(ARGS)
+	$(BIN)/python benchmarks/serving/front_door.py --home $(BENCH_HOME) --rounds 5 \
+		--connections 1,16,64 --chart $(BENCH_HOME)/front-door.png $(ARGS)
 
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }

@@ -5,9 +5,14 @@ One run, same cores, same variant, binary tensors, access logs off:
 - limit: ONNX Runtime in process, one process and thread a connection, two at most, no server;
 - serve: plain Ray Serve, two replicas, ``@serve.batch``, at its defaults (imagenet only);
 - serve-tuned: the same with HAProxy and the throughput settings;
-- modelless: two gateways, choosing a variant for every query.
+- triton: Triton's C++ server with its Python backend, two instances, dynamic batching without
+  delay; only with ``--triton PYTHON``, an interpreter with ``nvidia-pytriton`` and ``onnxruntime``;
+- modelless: two gateways with the default policies, asked for the variant by its name;
+- grpc: the same over gRPC;
+- cheapest: as modelless, but asked for the model, whose cheapest variant that is accurate enough
+  ``cheapest-feasible`` chooses for every query.
 
-    python benchmarks/serving/front_door.py --home HOME [--rounds 3] [--seconds 8]
+    python benchmarks/serving/front_door.py --home HOME [--rounds 3] [--chart FILE.png]
     python benchmarks/serving/front_door.py --home HOME --compare keys
 
 ``--compare`` alternates modelless as above with modelless with one thing more, and prints the ratio
@@ -61,6 +66,7 @@ class System:
         controls: by the header ``cache-control``, what its row is called; one row if empty.
         has_keys: whether each request bears a key.
         is_grpc: whether clients speak gRPC.
+        is_choosing: whether queries name the model, not the variant.
     """
 
     settings: str = ""
@@ -69,6 +75,7 @@ class System:
     controls: Mapping[str, str] = field(default_factory=dict)
     has_keys: bool = False
     is_grpc: bool = False
+    is_choosing: bool = False
 
 
 TUNED = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
@@ -77,14 +84,16 @@ SYSTEMS = {
     "limit": System(),
     "serve": System(),
     "serve-tuned": System(environment=TUNED),
+    "triton": System(),
     "modelless": System(),
+    "cheapest": System("policies: {{selection: cheapest-feasible}}", is_choosing=True),
     "keys": System(has_keys=True),
-    "no-receipts": System("history: {receipts_per_s: 0}"),
+    "no-receipts": System("history: {{receipts_per_s: 0}}"),
     "traces": System(environment={"OTEL_TRACES_EXPORTER": "console"}, headers=SAMPLED),
     "grpc": System(is_grpc=True),
     "cache": System("cache: {{scopes: [{task}]}}", controls=CACHE),
 }
-PEERS = ("limit", "serve", "serve-tuned", "modelless")
+PEERS = ("limit", "serve", "serve-tuned", "modelless", "grpc", "cheapest")
 COMPARED = {
     "keys": ("modelless", "keys"),
     "receipts": ("no-receipts", "modelless"),
@@ -105,9 +114,12 @@ def main() -> None:
     add("--variant", default="imagenet/efficientnet-lite0/int8-224")
     add("--only", default=",".join(PEERS), help=f"of {', '.join(SYSTEMS)}")
     add("--compare", choices=COMPARED)
+    add("--triton", type=Path, metavar="PYTHON", help="an interpreter with nvidia-pytriton")
+    add("--chart", type=Path)
     add("--json", type=Path)
     arguments = parser.parse_args()
     systems = COMPARED[arguments.compare] if arguments.compare else arguments.only.split(",")
+    systems = [*systems, "triton"] if arguments.triton else systems
     counts = [int(count) for count in arguments.connections.split(",")]
     results: dict[str, dict[int, list[dict]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +138,31 @@ def main() -> None:
     report(results, counts)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
+    if arguments.chart:
+        draw(results, counts, arguments.chart)
+
+
+def draw(results: dict[str, dict[int, list[dict]]], counts: list[int], path: Path) -> None:
+    """Bars of the median rate of each row over that of the first, with the spread of the rounds."""
+    from modelless.common.drawing import render_png
+
+    first, *others = results
+    width = 0.8 / len(others)
+
+    def bars(figure: object) -> None:
+        axes = figure.subplots()  # type: ignore[attr-defined]
+        for place, row in enumerate(others):
+            rates = np.array([[each["per_s"] for each in results[row][c]] for c in counts])
+            shares = rates / [[each["per_s"] for each in results[first][c]] for c in counts]
+            medians = np.median(shares, axis=1)
+            around = [medians - shares.min(axis=1), shares.max(axis=1) - medians]
+            at = np.arange(len(counts)) + (place - (len(others) - 1) / 2) * width
+            axes.bar(at, medians, width, yerr=around, label=row)
+        axes.set_xticks(np.arange(len(counts)), [f"{count} connections" for count in counts])
+        axes.set_ylabel(f"items a second, share of {first}")
+        axes.legend(ncols=len(others), loc="upper center", bbox_to_anchor=(0.5, 1.12))
+
+    path.write_bytes(render_png(bars, (9.0, 4.5)))
 
 
 def report(results: dict[str, dict[int, list[dict]]], counts: list[int]) -> None:
@@ -162,6 +199,7 @@ def find_variant(home: Path, name: str) -> dict:
         "artifact": str(artifact),
         "accuracy": variant.accuracy.percent,
         "id": variant.id,
+        "name": name,
         "task": scope.task.name,
         "scope": name.rpartition("/")[0],
         "input": (spec.name, spec.datatype, random.astype(dtype_of(spec.datatype))),
@@ -183,10 +221,11 @@ def measure(
             spec |= {"path": "/", "headers": headers | dict(system.headers), "grpc": system.is_grpc}
             body = variant["input"][2].tobytes()
             if not name.startswith("serve"):
-                body, more = (grpc_request if system.is_grpc else v2_request)(variant)
-                spec["path"] = f"/v2/models/{variant['scope']}/infer"
+                asked = variant["scope"] if system.is_choosing else variant["name"]
+                body, more = grpc_request(variant, asked) if system.is_grpc else v2_request(variant)
+                spec["path"] = f"/v2/models/{'classifier' if name == 'triton' else asked}/infer"
                 spec["headers"] |= more | ({"cache-control": control} if control else {})
-                spec["marker"] = variant["id"]
+                spec["marker"] = "" if name == "triton" else variant["id"]
             (folder / "body").write_bytes(body)
             (folder / "spec").write_text(json.dumps(spec))
             command = [sys.executable, __file__, "--client", str(folder / "spec")]
@@ -211,14 +250,12 @@ def v2_request(variant: dict) -> tuple[bytes, dict[str, str]]:
     return head + item.tobytes(), {"inference-header-content-length": str(len(head))}
 
 
-def grpc_request(variant: dict) -> tuple[bytes, dict[str, str]]:
+def grpc_request(variant: dict, asked: str) -> tuple[bytes, dict[str, str]]:
     """The same as a message."""
     from tritonclient.grpc import service_pb2
 
     name, datatype, item = variant["input"]
-    message = service_pb2.ModelInferRequest(
-        model_name=variant["scope"], raw_input_contents=[item.tobytes()]
-    )
+    message = service_pb2.ModelInferRequest(model_name=asked, raw_input_contents=[item.tobytes()])
     message.inputs.add(name=name, datatype=datatype, shape=item.shape)
     message.parameters["latency_ms"].double_param = 2000.0
     message.parameters["min_accuracy"].double_param = variant["accuracy"]
@@ -277,6 +314,10 @@ def server(
     if name.startswith("serve"):
         command = [sys.executable, str(HERE / "plain_serve.py"), variant["artifact"], str(PORT)]
         ready = f"http://127.0.0.1:{PORT}/-/healthz"
+    elif name == "triton":
+        script = str(HERE / "plain_triton.py")
+        command = [str(arguments.triton), script, variant["artifact"], str(PORT)]
+        ready = f"http://127.0.0.1:{PORT}/v2/models/classifier/ready"
     else:
         home, config = folder / name, folder / f"{name}.yaml"
         if not home.exists():
@@ -288,7 +329,7 @@ def server(
             headers["authorization"] = f"Bearer {json.loads(made)['secret']}"
         config.write_text(
             f"http: {{port: {PORT}}}\ntasks: [{variant['task']}]\nserve_dominated: true\n"
-            "policies: {selection: cheapest-feasible}\nlimits: {max_batch: 8}\n"
+            "limits: {max_batch: 8}\n"
             f"gateways: {{count: 2}}\n{system.settings.format(task=variant['task'])}\n"
         )
         command = [*modelless, "up", "--config", str(config)]
