@@ -40,7 +40,7 @@ VICTIMS = {
     "control": (under_test.ROLES["control"], signal.SIGKILL),
     "haproxy": (under_test.ROLES["haproxy"], signal.SIGKILL),
     "haproxy-stopped": (under_test.ROLES["haproxy"], signal.SIGSTOP),
-    "agent": ("ray::DashboardAgent", signal.SIGKILL),
+    "agent": ("/ray_agent.py ", signal.SIGKILL),
     "raylet": ("/raylet/raylet ", signal.SIGKILL),
     "gcs": ("/gcs/gcs_server ", signal.SIGKILL),
     "up": ("", signal.SIGKILL),

@@ -10,12 +10,12 @@ from modelless.common.errors import IntegrityError, NotFoundError, StoreError
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import PlacementFacts
-from modelless.variants.graphs.graph_facts import GraphFacts
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Model, Placement, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
+    from modelless.variants.graphs.graph_facts import GraphFacts
 
 
 def describe_measured(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import select
 
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.devices.microbenchmark import DeviceRates, measure_rates
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.variants.store import DeviceClassRow, Store
 from modelless.variants.vocabulary import DeviceClass
+
+if TYPE_CHECKING:
+    from modelless.profiler.devices.microbenchmark import DeviceRates
 
 MOST_MACHINES: Final = 64
 """The most machines kept for a device class; the one measured longest ago is removed first."""
@@ -130,7 +132,7 @@ def describe_devices(
     *,
     again: bool = False,
     accept_noise: bool = False,
-    measure: Callable[[DeviceClass, DeviceFacts], DeviceRates] = measure_rates,
+    measure: Callable[[DeviceClass, DeviceFacts], DeviceRates] | None = None,
 ) -> dict[str, DeviceRates]:
     """Returns the rates of each device class of this machine by name, stored ones or new ones.
 
@@ -139,11 +141,15 @@ def describe_devices(
 
     Args:
         accept_noise: whether to keep rates that are not trusted.
-        measure: measures a device class; tests give another function.
+        measure: measures a device class; ``measure_rates`` by default.
 
     Raises:
         StoreError: the store cannot be read or written.
     """
+    if measure is None:
+        from modelless.profiler.devices.microbenchmark import measure_rates
+
+        measure = measure_rates
     found = {}
     current = records.current(devices, facts)
     for device in devices:
@@ -197,6 +203,8 @@ def read_remote_classes(store: Store, names: Iterable[str]) -> list[RemoteDevice
 
 
 def _rates_of(machine: dict[str, Any]) -> DeviceRates | None:
+    from modelless.profiler.devices.microbenchmark import DeviceRates
+
     return DeviceRates.of_document(machine["rates"]) if "rates" in machine else None
 
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.measure.measurement import Measurement
-from modelless.variants.graphs.graph_facts import GraphFacts
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
+    from modelless.variants.graphs.graph_facts import GraphFacts
 _FACTOR = 30.0
 """The factor by which latency and throughput may disagree (start-up, pipelining).
 

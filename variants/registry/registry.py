@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
@@ -18,13 +18,6 @@ from sqlalchemy.orm import Session
 from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 from modelless.common.files import make_private_folder
 from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
-from modelless.variants.graphs.inspection import (
-    check_signature,
-    damage_refused,
-    inspect_onnx,
-    parse_onnx,
-)
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.store import (
@@ -55,8 +48,14 @@ from modelless.variants.vocabulary import (
     check_name,
 )
 
+if TYPE_CHECKING:  # what serves reads the registry, and no graph: it does without ONNX
+    from modelless.variants.graphs.graph_facts import GraphFacts
+
 
 def _read_facts(data: bytes, resolution_px: int | None, where: str) -> GraphFacts:
+    from modelless.variants.graphs.graph_facts import read_graph_facts
+    from modelless.variants.graphs.inspection import damage_refused, parse_onnx
+
     model = parse_onnx(data, where)
     with damage_refused(where):
         return read_graph_facts(model, resolution_px=resolution_px)
@@ -290,6 +289,8 @@ class Registry:
             if isinstance(model, str):
                 find_model(session, known_task.name, model)
         if inspect:
+            from modelless.variants.graphs.inspection import check_signature, inspect_onnx
+
             facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
             check_signature(facts, known_task)
             parameter_count = facts.parameter_count if parameter_count is None else parameter_count
@@ -331,6 +332,8 @@ class Registry:
             IntegrityError: its file is damaged, or no ONNX file.
             StoreError: the store or the file cannot be read.
         """
+        from modelless.variants.graphs.graph_facts import GraphFacts
+
         variant = self.variant(variant.id)
         with self.store.session() as session:
             kept = session.scalar(select(VariantRow.graph_facts).where(VariantRow.id == variant.id))

@@ -29,6 +29,7 @@ from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live.cluster import reaper
 from modelless.controller.live.cluster.deployed import read_deployed, write_deployed
+from modelless.controller.live.cluster.lean_ray import start_less
 from modelless.controller.live.cluster.loopback import (
     LOOPBACK,
     absolute_paths,
@@ -36,7 +37,6 @@ from modelless.controller.live.cluster.loopback import (
     joining_environment,
     ray_environment,
     set_environment,
-    start_no_dashboard,
     write_haproxy_launcher,
 )
 from modelless.controller.live.cluster.node_room import cpus_for, nodes_of, without_room
@@ -335,7 +335,7 @@ class Cluster:
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(LOOPBACK))
         set_environment(environment | absolute_paths(os.environ))
-        start_no_dashboard()
+        start_less()
         self._connect(
             address="local",
             _temp_dir=str(short / RAY),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.live.cluster import lean_ray
 from modelless.controller.live.cluster.deployed import AUTH_MODE
 from modelless.controller.live.cluster.run_folder import SOCKET
 from modelless.controller.live.front import haproxy_launcher
@@ -108,6 +109,7 @@ def ray_environment(
         "RAY_task_events_report_interval_ms": "0",
         "RAY_raylet_report_resources_period_milliseconds": "1000",
         "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+        **lean_ray.ENVIRONMENT,
     }
     variables |= _HELD_TO_LOOPBACK
     if haproxy is not None:
@@ -163,23 +165,6 @@ def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Pat
     launcher.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
     launcher.chmod(stat.S_IRWXU)
     return launcher, binary
-
-
-def start_no_dashboard() -> None:
-    """Have the Ray that this process starts do without its dashboard's process.
-
-    Ray starts one for its usage statistics alone. Though they are off, it asks the metadata
-    services of clouds, one of them by name, where it runs. Where Ray has changed, it is started,
-    and the log says so.
-    """
-    from ray._private.node import Node
-
-    if hasattr(Node, "start_api_server"):
-        Node.start_api_server = lambda *_, **__: None
-    else:
-        logger.warning(
-            "Ray starts its dashboard some other way: it may look for a cloud's services"
-        )
 
 
 def hold_replica_ports() -> None:

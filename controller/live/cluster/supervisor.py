@@ -46,7 +46,7 @@ CHILD = "MODELLESS_SUPERVISED"
 PARTS: Mapping[str, tuple[str, float]] = {
     "the GCS": ("/gcs/gcs_server ", 0.0),
     "the raylet": ("/raylet/raylet ", 0.0),
-    "Ray's agent": ("ray::DashboardAgent", 0.0),
+    "Ray's agents": ("/ray_agent.py ", 0.0),
     "HAProxy": ("/bin/haproxy -", SILENT_S),
     "Serve's controller": ("ray::ServeController", SILENT_S),
     "the control loop": ("ray::ControlLoop", SILENT_S),

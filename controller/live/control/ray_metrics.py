@@ -2,16 +2,17 @@
 
 Ray begins their names with ``ray_`` and ends a counter's with ``_total`` itself. Histograms are
 left out: Ray's takes observations one by one, and these were counted into buckets where they were
-made. ``GET /metrics`` has them.
+made. ``GET /metrics`` has them. The Ray that ``modelless up`` starts exports nothing.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from ray.util.metrics import Counter, Gauge
-
 from modelless.controller.live.control.metrics import FAMILIES, Scalars
+
+METRICS = "RAY_enable_metrics_collection"
 
 
 class RayMetrics:
@@ -23,6 +24,8 @@ class RayMetrics:
 
     def tell(self, scalars: Scalars) -> None:
         """Bring Ray's metrics to these values. A gauge whose labels are gone becomes 0."""
+        if os.environ.get(METRICS) == "0":
+            return
         if not self._metrics:  # made in the process that tells them, which may be another
             self._metrics = _make()
         for name, metric in self._metrics.items():
@@ -42,6 +45,8 @@ class RayMetrics:
 
 def _make() -> dict[str, Any]:
     """The metrics by name, as Ray wants them."""
+    from ray.util.metrics import Counter, Gauge
+
     metrics: dict[str, Any] = {}
     for name, (kind, labels, text) in FAMILIES.items():
         if kind == "counter":

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import scipy  # its parts are imported when they are used: what serves does without
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from modelless.profiler.cost_model.learned.features import Points
 from modelless.profiler.cost_model.learned.kernel import Kernel
@@ -104,7 +104,9 @@ class GaussianProcess:
         covariance = self.kernel.covariance(self.points, points)
         mean = covariance.T @ self._weights
         whitened = (
-            solve_triangular(self._factor, covariance, lower=True) if len(mean) else covariance
+            scipy.linalg.solve_triangular(self._factor, covariance, lower=True)
+            if len(mean)
+            else covariance
         )
         variance = self.kernel.variance(points) - (whitened**2).sum(axis=0)
         none = np.empty((0, len(points)))
@@ -124,14 +126,16 @@ class GaussianProcess:
             was weighted down because it is far off must not seem less far off for that.
         """
         block = self._precision[np.ix_(rows, rows)] + _JITTER * np.eye(len(rows))
-        covariance = cho_solve((cholesky(block, lower=True), True), np.eye(len(rows)))
+        covariance = scipy.linalg.cho_solve(
+            (scipy.linalg.cholesky(block, lower=True), True), np.eye(len(rows))
+        )
         own = np.maximum(np.diag(covariance) - self._noise[rows], 0.0)
         return covariance @ self._weights[rows], own + self.kernel.noise_variance
 
     @cached_property
     def _precision(self) -> FloatArray:
         """The inverse of the training points' covariance with noise, shape (t, t)."""
-        half = solve_triangular(self._factor, np.eye(len(self.points)), lower=True)
+        half = scipy.linalg.solve_triangular(self._factor, np.eye(len(self.points)), lower=True)
         return np.asarray(half.T @ half)
 
 
@@ -174,7 +178,7 @@ class ConditionedProcess:
         if not len(self._weights):
             return posterior.mean, posterior.variance + self.noise_variance
         covariance = self._process.covariance(self._shots, posterior)
-        whitened = solve_triangular(self._factor, covariance, lower=True)
+        whitened = scipy.linalg.solve_triangular(self._factor, covariance, lower=True)
         variance = np.maximum(posterior.variance - (whitened**2).sum(axis=0), 0.0)
         return posterior.mean + covariance.T @ self._weights, variance + self.noise_variance
 
@@ -184,7 +188,7 @@ class ConditionedProcess:
         if not len(self._weights):
             return prior
         covariance = self._process.covariance(self._shots, posterior)
-        whitened = solve_triangular(self._factor, covariance, lower=True)
+        whitened = scipy.linalg.solve_triangular(self._factor, covariance, lower=True)
         return np.asarray(prior - whitened.T @ whitened)
 
     def leave_groups_out(self, groups: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
@@ -193,7 +197,7 @@ class ConditionedProcess:
         Args:
             groups: numbers of shots; each shot is in one group.
         """
-        half = solve_triangular(self._factor, np.eye(len(self._factor)), lower=True)
+        half = scipy.linalg.solve_triangular(self._factor, np.eye(len(self._factor)), lower=True)
         precision = half.T @ half
         error, variance = np.empty((2, len(self._weights)))
         for group in groups:
@@ -223,8 +227,8 @@ def _fit(
         return noise, covariance, values
     reweightings = _REWEIGHTINGS if len(values) <= _MANY else _FEW_REWEIGHTINGS
     for _ in range(reweightings):
-        factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
-        weights = cho_solve((factor, True), values)
+        factor = scipy.linalg.cholesky(covariance + np.diag(noise + _JITTER), lower=True)
+        weights = scipy.linalg.cho_solve((factor, True), values)
         error, variance = _leave_one_out(factor, weights, noise, noise_variance)
         apart = np.abs(error) / np.sqrt(variance)
         # Huber's weight, squared: a point counts the less, the farther off it is.
@@ -232,8 +236,8 @@ def _fit(
         noise = np.where(apart > _REJECTED, np.maximum(noise, error**2), noise)
         if (np.abs(noise - before) <= _SETTLED * before).all():
             break
-    factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
-    weights = cho_solve((factor, True), values)
+    factor = scipy.linalg.cholesky(covariance + np.diag(noise + _JITTER), lower=True)
+    weights = scipy.linalg.cho_solve((factor, True), values)
     return noise, factor, weights
 
 
@@ -241,7 +245,7 @@ def _leave_one_out(
     factor: FloatArray, weights: FloatArray, noise: FloatArray, ordinary_noise: float
 ) -> tuple[FloatArray, FloatArray]:
     """Returns each point's error, and its variance at ordinary noise, if it were left out."""
-    inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
+    inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     precision = np.asarray((inverse**2).sum(axis=0))  # the diagonal of the inverse covariance
     variance = np.maximum(1.0 / precision - noise, 0.0) + ordinary_noise
     return weights / precision, variance
