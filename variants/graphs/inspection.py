@@ -22,7 +22,7 @@ from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.graphs import traversal as onnx_graphs
 from modelless.variants.graphs.multiply_adds import count_multiply_adds
-from modelless.variants.graphs.parameters import count_parameters, weight_bytes
+from modelless.variants.graphs.parameters import count_parameters
 from modelless.variants.signature import DATATYPES
 from modelless.variants.vocabulary import Task, TensorSpec
 
@@ -55,7 +55,6 @@ class OnnxFacts:
     outputs: tuple[TensorSpec, ...]
     parameter_count: int
     multiply_adds: int | None
-    weight_bytes: int
     metadata: Mapping[str, str]
 
 
@@ -76,12 +75,13 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
     with damage_refused(where):
         _check_operators(model, where)
         _check_structure(model, where)
+        for tensor in onnx_graphs.tensors(model):
+            onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)  # raises if there is no such
         return OnnxFacts(
             inputs=_signature(_real_inputs(model), where),
             outputs=_signature(list(model.graph.output), where),
             parameter_count=count_parameters(model),
             multiply_adds=count_multiply_adds(model),
-            weight_bytes=weight_bytes(model),
             metadata={entry.key: entry.value for entry in model.metadata_props},
         )
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from onnx import ModelProto, NodeProto
@@ -45,37 +44,23 @@ _MERELY_ELEMENTWISE: Final = frozenset(
 _CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
 
 
-class LayerKind(StrEnum):
-    """The kind of a layer's multiplications; kinds run at different speeds on one device."""
-
-    DENSE_CONVOLUTION = "dense-convolution"
-    POINTWISE_CONVOLUTION = "pointwise-convolution"  # 1x1, one group: a matrix product a pixel
-    GROUPED_CONVOLUTION = "grouped-convolution"  # depthwise ones are those of one channel a group
-    MATRIX_PRODUCT = "matrix-product"
-    RECURRENT = "recurrent"
-    ATTENTION = "attention"
-    UNKNOWN = "unknown"  # it may multiply, but how much is not known
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A node that multiplies and adds.
+    """A node that multiplies and adds, or may.
 
     Attributes:
         multiply_adds: for one item; None if unknown.
+        is_known: False if it may multiply, and how much is not known.
     """
 
     node: NodeProto
-    kind: LayerKind
     multiply_adds: int | None
+    is_known: bool
 
 
-def count_multiply_adds(model: ModelProto, *, resolution_px: int | None = None) -> int | None:
-    """Multiply-adds of all layers for one item; None if those of any are unknown.
-
-    Which sizes are taken for free axes: see ``read_item_graph``.
-    """
-    return total_multiply_adds(layers_of(read_item_graph(model, resolution_px=resolution_px)))
+def count_multiply_adds(model: ModelProto) -> int | None:
+    """Multiply-adds of all layers for one item; None if those of any are unknown."""
+    return total_multiply_adds(layers_of(read_item_graph(model)))
 
 
 def total_multiply_adds(layers: list[Layer]) -> int | None:
@@ -87,51 +72,39 @@ def total_multiply_adds(layers: list[Layer]) -> int | None:
 
 def layers_of(graph: ItemGraph) -> list[Layer]:
     """Every node that multiplies, or may, in the graph's order."""
-    found = []
-    for node in graph.nodes:
-        kind = _kind_of(node, graph)
-        if kind is not None:
-            found.append(Layer(node, kind, _count(node, kind, graph)))
-    return found
+    rules = ((node, _rule_of(node)) for node in graph.nodes)
+    return [
+        Layer(node, rule(node, graph), rule is not _unknown)
+        for node, rule in rules
+        if rule is not None
+    ]
 
 
-def _kind_of(node: NodeProto, graph: ItemGraph) -> LayerKind | None:
-    if has_subgraph(node):
-        return LayerKind.UNKNOWN
+def _rule_of(node: NodeProto) -> Callable[[NodeProto, ItemGraph], int | None] | None:
+    """What counts a node's multiply-adds; None if it has none."""
     operator = node.op_type
+    if has_subgraph(node):
+        return _unknown
     if node.domain == _CLASSICAL_DOMAIN:
-        return LayerKind.MATRIX_PRODUCT if operator in _CLASSICAL else None
+        return _of_classical if operator in _CLASSICAL else None
     if node.domain not in STANDARD_DOMAINS and node.domain != ONNX_RUNTIME_DOMAIN:
-        return LayerKind.UNKNOWN  # a function of the file that could not be put in its place
+        return _unknown  # a function of the file that could not be put in its place
     if operator in _CONVOLUTIONS:
-        if whole_attribute(node, "group", 1) > 1:
-            return LayerKind.GROUPED_CONVOLUTION
-        weight = graph.input_of(node, _CONVOLUTIONS[operator]).shape
-        is_pointwise = weight is not None and math.prod(weight[2:]) == 1
-        return LayerKind.POINTWISE_CONVOLUTION if is_pointwise else LayerKind.DENSE_CONVOLUTION
+        return _of_convolution
     if operator in _PRODUCTS:
-        return LayerKind.MATRIX_PRODUCT
+        return _of_product
     if node.domain == ONNX_RUNTIME_DOMAIN:
-        return None if operator in _MERELY_ELEMENTWISE else LayerKind.UNKNOWN
+        return None if operator in _MERELY_ELEMENTWISE else _unknown
     if operator in _RECURRENT:
-        return LayerKind.RECURRENT
+        return _of_recurrent
     if operator == "Attention":
-        return LayerKind.ATTENTION
-    return LayerKind.UNKNOWN if operator in _STANDARD_UNCOUNTED else None
+        return _of_attention
+    return _unknown if operator in _STANDARD_UNCOUNTED else None
 
 
-def _count(node: NodeProto, kind: LayerKind, graph: ItemGraph) -> int | None:
-    if kind is LayerKind.UNKNOWN:
-        return None
-    if node.domain == _CLASSICAL_DOMAIN:
-        return _of_classical(node, graph)
-    if kind is LayerKind.RECURRENT:
-        return _of_recurrent(node, graph)
-    if kind is LayerKind.ATTENTION:
-        return _of_attention(node, graph)
-    if kind is LayerKind.MATRIX_PRODUCT:
-        return _of_product(node, graph)
-    return _of_convolution(node, graph)
+def _unknown(node: NodeProto, graph: ItemGraph) -> int | None:
+    del node, graph
+    return None
 
 
 def _of_convolution(node: NodeProto, graph: ItemGraph) -> int | None:

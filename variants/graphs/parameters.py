@@ -1,4 +1,4 @@
-"""The numbers that a graph has learned: how many, in which format, how large."""
+"""The numbers that a graph has learned: how many, and in which format."""
 
 from __future__ import annotations
 
@@ -54,16 +54,6 @@ def count_parameters(model: ModelProto) -> int:
     return in_tensors + sum(len(each.floats) for each in _learned_attributes(model))
 
 
-def weight_bytes(model: ModelProto) -> int:
-    """Size of all constants, as the file holds them."""
-    tensors = sum(tensor_bytes(tensor) for tensor in onnx_graphs.tensors(model))
-    attributes = sum(
-        4 * len(attribute.floats) + 8 * len(attribute.ints)
-        for attribute in _learned_attributes(model)
-    )
-    return tensors + attributes
-
-
 def weights_precision(model: ModelProto) -> Precision | None:
     """The format that most weights have; None without weights of a format we have a name for.
 
@@ -89,13 +79,6 @@ def weights_precision(model: ModelProto) -> Precision | None:
     found[Precision.FP32] += sum(len(each.floats) for each in _learned_attributes(model))
     best, elements = found.most_common(1)[0]
     return best if elements else None
-
-
-def tensor_bytes(tensor: TensorProto) -> int:
-    """Size of a tensor's elements, wherever they lie."""
-    if tensor.data_type == TensorProto.STRING:
-        return sum(len(text) for text in tensor.string_data)
-    return stored_bytes(math.prod(tensor.dims), tensor.data_type)
 
 
 def stored_bytes(elements: int, element_type: int) -> int:

@@ -48,7 +48,7 @@ class TestFacts:
         assert facts == inspect_onnx(str(path)) == inspect_onnx(tiny_bytes())
         assert facts.inputs == TASK.inputs
         assert facts.outputs == TASK.outputs
-        assert (facts.parameter_count, facts.multiply_adds, facts.weight_bytes) == (12, 12, 48)
+        assert (facts.parameter_count, facts.multiply_adds) == (12, 12)
 
     def test_convolutions_after_a_resize_are_counted_an_item(self) -> None:
         nodes = [
@@ -104,7 +104,7 @@ class TestFacts:
             constant("zero", dtype=np.int8),
         ]
         facts = inspect_onnx(make_model(nodes, weights).SerializeToString())
-        assert (facts.parameter_count, facts.weight_bytes) == (12, 12 + 4 + 1)
+        assert facts.parameter_count == 12
         assert facts.multiply_adds == 12
 
     def test_operators_that_onnx_runtime_brings_along_are_allowed(self) -> None:
@@ -112,7 +112,7 @@ class TestFacts:
         model.graph.node[-1].CopyFrom(
             helper.make_node("Gelu", ["scores"], ["seen"], domain="com.microsoft")
         )
-        assert inspect_onnx(model.SerializeToString()).weight_bytes == 48
+        assert inspect_onnx(model.SerializeToString()).parameter_count == 12
 
 
 class TestRefusals:
@@ -245,9 +245,9 @@ class TestExternalData:
     )
     def test_beside_the_model(self, folder: Path, location: str, entries: dict[str, str]) -> None:
         path = self.save(folder, location, **entries)
-        assert inspect_onnx(path).weight_bytes == 48
+        assert inspect_onnx(path).parameter_count == 12
         whole = read_onnx(path)
-        assert inspect_onnx(whole).weight_bytes == 48
+        assert inspect_onnx(whole).parameter_count == 12
         weight = onnx.load_model_from_string(whole).graph.initializer[0]
         np.testing.assert_array_equal(numpy_helper.to_array(weight).ravel(), np.arange(12))
 

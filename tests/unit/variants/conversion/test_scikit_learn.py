@@ -10,7 +10,6 @@ import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.conversion.converted import Source, convert
-from modelless.variants.graphs.graph_facts import count_operators
 from modelless.variants.graphs.inspection import inspect_onnx, parse_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session
@@ -45,8 +44,9 @@ def test_a_classifier_answers_as_before(name: str) -> None:
 
 def test_labels_are_looked_up_by_a_standard_operator() -> None:
     x, y = (each[:300] for each in models.digits())
-    kinds = count_operators(parse_onnx(converted("network").onnx_bytes))
-    assert kinds["Gather"] == 1
+    graph = parse_onnx(converted("network").onnx_bytes).graph
+    kinds = [node.op_type for node in graph.node]
+    assert kinds.count("Gather") == 1
     assert not [kind for kind in kinds if kind.startswith("ArrayFeatureExtractor")]
     found = Session(converted("network").onnx_bytes).run({"pixels": x})["label"]
     assert found.shape == (300,)
