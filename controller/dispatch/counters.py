@@ -57,7 +57,8 @@ class Meters:
     cache_hits: dict[str, int] = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
-        _count(self.ends, (scope, outcome))
+        key = (scope, outcome)
+        self.ends[key] = self.ends.get(key, 0) + 1
 
     def count_refusal(self, scope: str, reason: str, count: int = 1) -> None:
         """Count refused queries; those for further reasons than a policy may have are ``other``."""

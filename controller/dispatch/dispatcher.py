@@ -46,7 +46,12 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.offline import OfflineBatches, choose_offline, is_offline
 from modelless.controller.dispatch.online_learner import OnlineLearner
-from modelless.controller.dispatch.open_queries import Explain, OpenQueries
+from modelless.controller.dispatch.open_queries import (
+    Explain,
+    OpenQueries,
+    extend_deadline,
+    find_late,
+)
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import (
     PolicyFailure,
@@ -59,7 +64,6 @@ from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.quotes import Quote, Quotes
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
-from modelless.controller.dispatch.refusals import Refusals, extend_deadline, find_late
 from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
@@ -92,14 +96,19 @@ class Dispatcher:
         self.receipts = receipts if receipts is not None else RecentReceipts()
         self._rng = rng
         self._exploration = exploration
-        self._open = OpenQueries(self.receipts, self.limits.max_batch, explain)
         self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingQueries(self._tenants)
         self._pending = PendingLoads(self._waiting, instances, self.limits)
         self._idle = IdleWorkers(self._waiting, instances.groups_by_scope)
         self._workers = WorkerTable(instances, self._waiting, self._idle, self.limits)
-        self._refusals = Refusals(
-            self._open, self._tenants, self._waiting, self._pending, self._workers
+        self._open = OpenQueries(
+            self.receipts,
+            explain,
+            self.limits.max_batch,
+            self._tenants,
+            self._waiting,
+            self._pending,
+            self._workers,
         )
         self._quarantine = Quarantine(instances)
         self._learner = OnlineLearner(instances)
@@ -187,10 +196,10 @@ class Dispatcher:
         query = event.query
         receipt = self._open.open_query(query)
         if not 1 <= query.items <= self.limits.max_batch:
-            return [self._refusals.refuse_query(receipt, Reason.BAD_ITEM_COUNT, now_s)]
+            return [self._open.refuse_query(receipt, Reason.BAD_ITEM_COUNT, now_s)]
         work_us = self.instances.least_work_us(query)
         self._tenants.count_arrival(query, work_us, now_s)
-        if self._tenants.is_over_share(query, now_s):
+        if self._tenants.shares and self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
         if not is_offline(query):
             self._offline.count_online(query, work_us / 1e6, now_s)
@@ -199,10 +208,11 @@ class Dispatcher:
         if len(self._waiting) >= self.limits.max_queued:
             last = self._waiting.find_least_urgent()
             if rank(last) <= rank(receipt.standing or query):
-                return [self._refusals.refuse_query(receipt, Reason.QUEUE_FULL, now_s)]
+                return [self._open.refuse_query(receipt, Reason.QUEUE_FULL, now_s)]
             displaced = self._open.receipts_of([last])
-            effects += self._refusals.refuse_queries(displaced, Reason.QUEUE_FULL, now_s)
-        return self._assign_batches(now_s, effects + self._choose(receipt, now_s, late=False))
+            effects += self._open.refuse_queries(displaced, Reason.QUEUE_FULL, now_s)
+        effects += self._choose(receipt, now_s, late=False)
+        return self._assign_batches(now_s, effects)
 
     def _on_cache_hit(self, event: CacheHit, now_s: float) -> list[DispatchEffect]:
         return [self._open.complete_cached(event.query, event.variant_id, now_s)]
@@ -211,7 +221,6 @@ class Dispatcher:
         """Drop a queued query. A running query runs on, and its result is dropped."""
         receipt = self._open.by_id.get(event.query_id)
         if receipt is not None:
-            self._refusals.remove_query(event.query_id)
             self._open.cancel_query(receipt)
         return []
 
@@ -263,7 +272,7 @@ class Dispatcher:
             return self._remove_worker(worker.worker_id, now_s)
         self._workers.stop_batch(worker, batch, now_s)
         receipts = self._open.receipts_of(batch.queries)
-        effects = self._refusals.refuse_queries(receipts, Reason.EXECUTION_FAILED, now_s)
+        effects = self._open.refuse_queries(receipts, Reason.EXECUTION_FAILED, now_s)
         self._idle.notify_worker(worker)
         return self._assign_batches(now_s, effects)
 
@@ -282,7 +291,7 @@ class Dispatcher:
         effects += self._refuse_or_delay(
             self._waiting.find_expired(now_s), Reason.DEADLINE_PASSED, now_s
         )
-        self._tenants.find_shares(now_s)
+        self._tenants.find_shares(now_s, self._waiting.work())
         self._workers.demote_over_share(self._open.by_id, now_s)
         self._idle.notify_groups(self._waiting.deferred)
         for worker in self._workers:
@@ -328,7 +337,7 @@ class Dispatcher:
 
     def _on_shut_down(self, _: ShutDown, now_s: float) -> list[DispatchEffect]:
         waiting = self._open.receipts_of(self._waiting.all_queries())
-        return self._refusals.refuse_queries(waiting, Reason.SHUTTING_DOWN, now_s)
+        return self._open.refuse_queries(waiting, Reason.SHUTTING_DOWN, now_s)
 
     # -- workers ------------------------------------------------------------------------------
 
@@ -370,18 +379,17 @@ class Dispatcher:
             first = receipt.first_choice
             if first is not None and first.explored and query.scope == first.variant_id:
                 receipt.standing = query = query._replace(scope=receipt.query.scope)
-        is_served = self.instances.is_served_accurately(query.scope, query.min_accuracy_percent)
-        if not is_served and not self.instances.is_served(own_of(query.scope)):
+        instances, is_online = self.instances, not is_offline(query)
+        is_served = instances.is_served_accurately(query.scope, query.min_accuracy_percent)
+        if not is_served and not instances.is_served(own_of(query.scope)):
             base = base_of(query.scope)
             if base != query.scope:  # the version of the trial's arm is gone
                 receipt.standing = query._replace(scope=base)
                 return self._choose(receipt, now_s, late=late)
-        candidates = self.instances.candidates(
-            query.scope, query.items, now_s, rank(query), query.size
-        )
+        candidates = instances.candidates(query.scope, query.items, now_s, rank(query), query.size)
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
         # The policy refuses queries that no load could serve.
-        if not is_served and not is_offline(query):
+        if not is_served and is_online:
             is_held = self._pending.hold_query(query, now_s)
             if is_held or not candidates.placements:
                 self._open.count_unmet(query)
@@ -389,30 +397,28 @@ class Dispatcher:
                 return self._pending.ask_for_load(query)
             if not candidates.placements:
                 return self._refuse_or_delay([query], Reason.NOTHING_READY, now_s)
-        if is_offline(query):
-            load_s = self.instances.fastest_load_s(query)
-            choice: Choice | PolicyFailure = choose_offline(
-                query, candidates, load_s, is_served=is_served
-            )
-        else:
+        if is_online:
             choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
-        if isinstance(choice, PolicyFailure):
-            return self._refusals.refuse_after_failure(choice, now_s)
-        exploration = None if is_offline(query) else self._exploration
-        if exploration is not None and receipt.first_choice is None:
-            query, choice = self._explore(exploration, receipt, query, choice, now_s)
+            if isinstance(choice, PolicyFailure):
+                return self._open.refuse_after_failure(choice, now_s)
+            if self._exploration is not None and receipt.first_choice is None:
+                query, choice = self._explore(self._exploration, receipt, query, choice, now_s)
+        else:
+            load_s = instances.fastest_load_s(query)
+            choice = choose_offline(query, candidates, load_s, is_served=is_served)
         if isinstance(choice, Reject):
             if choice.reason is Reason.TOO_SLOW:
-                self.instances.cost_model.doubt()
+                instances.cost_model.doubt()
             return self._refuse_or_delay([query], choice.reason, now_s)
-        if isinstance(choice, Defer) and not is_served:
+        if isinstance(choice, Bind):
+            receipt.reason = choice.reason
+            self._workers.bind_query(receipt, query, int(choice.row), now_s)
+            return []
+        if not is_served:
             return self._refuse_or_delay([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
-        if isinstance(choice, Defer):
-            queue = self._waiting.defer_query(query, self.instances.least_work_us(query))
-            self._idle.notify_groups([queue.key])
-        else:
-            self._workers.bind_query(receipt, query, int(choice.row), now_s)
+        key = self._waiting.defer_query(query, instances.least_work_us(query))
+        self._idle.notify_groups([key])
         return []
 
     def _explore(
@@ -446,11 +452,11 @@ class Dispatcher:
         """Choose anew for queries whose worker or variant is gone, whether they wait or not."""
         receipts = self._open.receipts_of(sorted(queries, key=urgency))
         for receipt in receipts:
-            self._refusals.remove_query(receipt.query.query_id)
+            self._open.remove_query(receipt.query.query_id)
         effects: list[DispatchEffect] = []
         for receipt in receipts:
             if receipt.attempts >= self.limits.max_attempts:
-                effects.append(self._refusals.refuse_query(receipt, Reason.WORKER_LOST, now_s))
+                effects.append(self._open.refuse_query(receipt, Reason.WORKER_LOST, now_s))
             else:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
@@ -463,11 +469,11 @@ class Dispatcher:
         Most events end with this. Returns ``effects`` with the new ones appended.
         """
         early_starts = self._workers.early_starts
-        early = (each for each in early_starts.find_ready(now_s) if self._idle.has_offer(each))
-        while (worker := self._idle.next_to_ask() or next(early, None)) is not None:
+        early = iter(early_starts.find_ready(now_s))
+        while worker := self._idle.next_to_ask() or next(filter(self._idle.has_offer, early), None):
             effects += self._assign_batch(worker, now_s)
-        if early_starts.next_s < math.inf and self._waiting:
-            effects.append(WakeAt(max(early_starts.next_s, now_s + self.limits.min_wait_s)))
+        if (next_s := early_starts.next_s()) < math.inf and self._waiting:
+            effects.append(WakeAt(max(next_s, now_s + self.limits.min_wait_s)))
         return effects
 
     def _assign_batch(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
@@ -480,7 +486,7 @@ class Dispatcher:
                 self._rng,
             )  # fmt: skip
             if isinstance(decision, PolicyFailure):  # each failure costs a query, so this ends
-                effects += self._refusals.refuse_after_failure(decision, now_s)
+                effects += self._open.refuse_after_failure(decision, now_s)
                 continue
             if decision is None:
                 return effects
@@ -501,7 +507,7 @@ class Dispatcher:
             late = self._open.receipts_of(find_late(queue, residents[key[1] or ""], now_s))
             late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
             for receipt in late:
-                self._refusals.remove_query(receipt.query.query_id)
+                self._open.remove_query(receipt.query.query_id)
             for receipt in late:
                 receipt.rebinds += 1
                 effects += self._choose(receipt, now_s, late=True)
@@ -541,9 +547,9 @@ class Dispatcher:
             receipt = self._open.by_id[query.query_id]
             later = extend_deadline(receipt, reason, self.limits.max_late_s)
             if later is None:
-                effects.append(self._refusals.refuse_query(receipt, reason, now_s))
+                effects.append(self._open.refuse_query(receipt, reason, now_s))
             else:
-                self._refusals.remove_query(query.query_id)
+                self._open.remove_query(query.query_id)
                 receipt.standing = later
                 effects += self._choose(receipt, now_s, late=False)
         return effects

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,7 +77,7 @@ class Tenants:
 
     Attributes:
         shares: by priority, where tenants ask for more than the devices do; none while there is
-            no overload.
+            no overload. What waits is counted by tenant only while there are any.
     """
 
     def __init__(self, max_queued: int) -> None:
@@ -109,6 +109,10 @@ class Tenants:
     def add_waiting(self, query: QueryView, work_us: int) -> None:
         """Count a query that begins to wait; it needs ``work_us`` of device time."""
         self._all_us += work_us
+        if self.shares:
+            self._count_waiting(query, work_us)
+
+    def _count_waiting(self, query: QueryView, work_us: int) -> None:
         if query.demoted:
             return
         client = (query.priority, query.tenant)
@@ -122,7 +126,7 @@ class Tenants:
     def remove_waiting(self, query: QueryView, work_us: int) -> None:
         """Count a query that waits no more; ``work_us`` as in ``add_waiting``."""
         self._all_us -= work_us
-        if query.demoted:
+        if not self.shares or query.demoted:
             return
         client = (query.priority, query.tenant)
         known = self._waiting[client]
@@ -148,9 +152,14 @@ class Tenants:
 
     # -- shares -------------------------------------------------------------------------------
 
-    def find_shares(self, now_s: float) -> None:
-        """Compute ``shares`` anew; see the module."""
-        self.shares = {}
+    def find_shares(self, now_s: float, waiting: Iterable[tuple[QueryView, int]] = ()) -> None:
+        """Compute ``shares`` anew; see the module.
+
+        Args:
+            now_s: the present.
+            waiting: all waiting queries, each with the work that ``add_waiting`` was told.
+        """
+        self.shares, self._waiting = {}, {}
         span_s = self._span_s(now_s)
         if not self._is_overloaded() or span_s <= 0.0:
             return
@@ -163,6 +172,9 @@ class Tenants:
             if fair_us < math.inf:
                 equal_us = begun_us / len(each)
                 self.shares[priority] = FairShare(fair_us / span_s, equal_us / span_s, len(each))
+        if self.shares:
+            for query, work_us in waiting:
+                self._count_waiting(query, work_us)
 
     def is_over_share(self, query: QueryView, now_s: float) -> bool:
         """Return whether a query that arrives now is beyond its tenant's share."""

@@ -1,36 +1,58 @@
-"""Open queries: each query is opened once and closed once, and counted."""
+"""Open queries: each is opened once and closed once, with an answer or a refusal, and counted."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from modelless.controller.dispatch.counters import DispatchCounters
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
 from modelless.controller.dispatch.offline import is_offline
-from modelless.controller.dispatch.queues import Batch, Worker
+from modelless.controller.dispatch.pending_loads import PendingLoads
+from modelless.controller.dispatch.policy_calls import PolicyFailure
+from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
+from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.reasons import AnyReason, Reason
-from modelless.policies.views import QueryView
+from modelless.policies.views import QueryView, ResidentView
 
 Explain = Callable[[Receipt, int], tuple[str, float | None]]
-"""Words a refusal: see ``nearest_limits.refusal_message``."""
+"""Words a refusal: see ``refusal_messages.refusal_message``."""
 
 
 class OpenQueries:
     """The queries of one dispatcher that wait or run, and the counters.
 
     Args:
+        receipts: takes the receipts of closed queries.
+        explain: words refusals.
         max_batch: most items that a query may have, for messages.
+        tenants: counts refusals, and tells when another try makes sense.
+        workers: publishes the backlog of workers that lose a query.
 
     Attributes:
         by_id: the receipts of open queries, by the queries' ids.
     """
 
-    def __init__(self, receipts: RecentReceipts, max_batch: int, explain: Explain) -> None:
+    def __init__(
+        self,
+        receipts: RecentReceipts,
+        explain: Explain,
+        max_batch: int,
+        tenants: Tenants,
+        waiting: WaitingQueries,
+        pending: PendingLoads,
+        workers: WorkerTable,
+    ) -> None:
         self.by_id: dict[int, Receipt] = {}
-        self._explain = explain
         self._receipts = receipts
+        self._explain = explain
         self._max_batch = max_batch
+        self._tenants = tenants
+        self._waiting = waiting
+        self._pending = pending
+        self._workers = workers
         self._counters = DispatchCounters()
 
     def open_query(self, query: QueryView) -> Receipt:
@@ -44,6 +66,14 @@ class OpenQueries:
         known = self.by_id
         return [known[query.query_id] for query in queries if query.query_id in known]
 
+    def remove_query(self, query_id: int) -> None:
+        """Take a query from where it waits, if it does."""
+        self._pending.forget_query(query_id)
+        if self._waiting.place(query_id) is not None:
+            worker = self._waiting.remove_query(query_id).worker
+            if worker is not None:
+                self._workers.publish_backlog(worker)
+
     def count_unmet(self, query: QueryView) -> None:
         self._counters.count_unmet(query)
 
@@ -55,24 +85,28 @@ class OpenQueries:
         The batch took ``busy_s`` seconds of the device's time, which has a price.
         """
         effects: list[DispatchEffect] = []
-        batch_id, close, meters = batch.batch_id, self.by_id.pop, self._counters.meters
+        batch_id, close, keep = batch.batch_id, self.by_id.pop, self._receipts.add
+        meters = self._counters.meters
         meters.count_batch(batch.variant_id, worker.device_class, batch.items, busy_s)
         item_usd = busy_s * price_usd_per_s / batch.items
+        is_counted_apart = is_offline(batch.queries[0])  # then all are
         for query in batch.queries:
             query_id = query.query_id
             receipt = close(query_id, None)
-            if receipt is not None:
-                latency_s = receipt.observed_latency_s = now_s - query.arrival_s
-                receipt.cost_usd = item_usd * query.items
-                receipt.run_s = busy_s
-                asked = receipt.query
-                receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
-                self._receipts.add(receipt)
-                if not is_offline(asked):
-                    meters.count_latency(query.scope, latency_s)
-                meters.count_end(asked.scope, _counted_as(asked, receipt.outcome))
-                # This takes half as long as ``Complete(...)``, whose constructor is Python code.
-                effects.append(tuple.__new__(Complete, (query_id, batch_id)))
+            if receipt is None:  # it was cancelled
+                continue
+            asked = receipt.query
+            outcome = receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
+            latency_s = receipt.observed_latency_s = now_s - query.arrival_s
+            receipt.cost_usd, receipt.run_s = item_usd * query.items, busy_s
+            keep(receipt)
+            if is_counted_apart:
+                meters.count_end(asked.scope, f"offline-{outcome}")
+            else:
+                meters.count_latency(query.scope, latency_s)
+                meters.count_end(asked.scope, outcome)
+            # This takes half as long as ``Complete(...)``, whose constructor is Python code.
+            effects.append(tuple.__new__(Complete, (query_id, batch_id)))
         if effects:
             self._counters.count_used(worker.worker_id, batch.variant_id, len(effects))
         return effects
@@ -90,15 +124,33 @@ class OpenQueries:
         return Complete(query.query_id, 0)
 
     def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
-        query_id = receipt.query.query_id
+        query = receipt.query
+        if not is_offline(query):
+            self._tenants.count_refusal(reason)
+        self.remove_query(query.query_id)
         receipt.reason, receipt.row = reason, None
-        receipt.observed_latency_s = now_s - receipt.query.arrival_s
-        self._counters.meters.count_refusal(receipt.query.scope, reason.value)
+        receipt.observed_latency_s = now_s - query.arrival_s
+        self._counters.meters.count_refusal(query.scope, reason.value)
         message, retry_after_s = self._explain(receipt, self._max_batch)
         self._close(receipt, "refused")
-        return Refuse(query_id, reason, message, retry_after_s)
+        if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:
+            retry_after_s = self._tenants.half_drain_s(now_s) or retry_after_s
+        return Refuse(query.query_id, reason, message, retry_after_s)
+
+    def refuse_queries(
+        self, receipts: Iterable[Receipt], reason: AnyReason, now_s: float
+    ) -> list[DispatchEffect]:
+        return [self.refuse_query(receipt, reason, now_s) for receipt in receipts]
+
+    def refuse_after_failure(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
+        receipts = [self.by_id[query_id] for query_id in failure.query_ids]
+        for receipt in receipts:
+            receipt.problem = failure.problem
+        return self.refuse_queries(receipts, Reason.POLICY_FAILED, now_s)
 
     def cancel_query(self, receipt: Receipt) -> None:
+        """Close a query that nobody asks for any more. If it runs, it runs on."""
+        self.remove_query(receipt.query.query_id)
         receipt.reason = Reason.CANCELLED
         self._close(receipt, "cancelled")
 
@@ -111,9 +163,45 @@ class OpenQueries:
         receipt.outcome = outcome
         del self.by_id[receipt.query.query_id]
         self._receipts.add(receipt)
-        self._counters.meters.count_end(receipt.query.scope, _counted_as(receipt.query, outcome))
+        counted_as = f"offline-{outcome}" if is_offline(receipt.query) else outcome
+        self._counters.meters.count_end(receipt.query.scope, counted_as)
 
 
-def _counted_as(query: QueryView, outcome: str) -> str:
-    """Return the outcome as metrics name it: those of offline queries are counted apart."""
-    return f"offline-{outcome}" if is_offline(query) else outcome
+_TIME_REASONS = frozenset(
+    {
+        Reason.TOO_SLOW,
+        Reason.QUEUE_TOO_LONG,
+        Reason.DEADLINE_PASSED,
+        Reason.LIMITS_CONFLICT,
+        Reason.NOTHING_READY,
+    }
+)
+
+
+def extend_deadline(receipt: Receipt, reason: AnyReason, max_late_s: float) -> QueryView | None:
+    """Return the query as it waits from now on; None if it must be refused for this reason.
+
+    A late query goes behind all that can still be in time: served first, it would make the others
+    late, too (the domino effect of earliest deadline first: Buttazzo, Hard Real-Time Computing
+    Systems, sec. 9.2). Its deadline is extended once, and its other limits stay.
+
+    Args:
+        max_late_s: by how much its deadline is extended, seconds.
+    """
+    query = receipt.query
+    waits = receipt.standing or query
+    if not query.serve_late or reason not in _TIME_REASONS:
+        return None
+    if waits.deadline_s > query.deadline_s or query.deadline_s == math.inf:
+        return None
+    return query._replace(deadline_s=query.deadline_s + max_late_s, demoted=True)
+
+
+def find_late(queue: Iterable[QueryView], resident: ResidentView, now_s: float) -> list[QueryView]:
+    """Return the first queries of a queue, as far as they would be late if they ran now."""
+    late = []
+    for query in queue:
+        if now_s + resident.p50_s[query.items] <= query.deadline_s:
+            break
+        late.append(query)
+    return late

@@ -88,9 +88,12 @@ def ask_on_idle(
     """
     group, groups_by_scope = worker.group, instances.groups_by_scope
     if not waiting.is_mixed:
-        shown = waiting.visible.find_views(group, groups_by_scope)
-        if worker.queues:
-            shown = [queue.view for queue in worker.queues.values()] + shown
+        shown = [queue.view for queue in worker.queues.values()] if worker.queues else []
+        shown += [
+            queue.view
+            for key, queue in waiting.deferred.items()
+            if group in groups_by_scope[key[0]]
+        ]
         if not shown:
             return None
         view = _view_of(worker, instances, shown[0].queries[0].size, max_batch)

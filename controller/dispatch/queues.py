@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
 from modelless.controller.dispatch.fair_shares import Client, Tenants
 from modelless.controller.dispatch.offline import is_offline
-from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
+from modelless.controller.dispatch.worker_groups import NO_GROUP, WorkerGroup
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
@@ -143,20 +143,16 @@ class Queue:
     Args:
         key: scope, variant and batch key of its queries.
         container: the mapping that holds it by its key while it is not empty.
-
-    Attributes:
-        cached_view: its ``view``, if that was asked for since the last change, else None. Callers
-            in a hurry look here first.
     """
 
-    __slots__ = ("_queries", "_urgencies", "cached_view", "container", "key")
+    __slots__ = ("_queries", "_urgencies", "_view", "container", "key")
 
     def __init__(self, key: QueueKey, container: dict[QueueKey, Queue]) -> None:
         self.key = key
         self.container = container
         self._queries: list[QueryView] = []
         self._urgencies: list[tuple[int, float, int]] = []
-        self.cached_view: QueueView | None = None
+        self._view: QueueView | None = None  # of its queries as they are
 
     def __len__(self) -> int:
         return len(self._queries)
@@ -179,26 +175,24 @@ class Queue:
 
     @property
     def view(self) -> QueueView:
-        view = self.cached_view
+        view = self._view
         if view is None:
             queries = self._queries
             copy = tuple(queries) if len(queries) <= _MOST_COPIED else Window(queries)
             # This takes half as long as ``QueueView(...)``, whose constructor is Python code.
-            view = self.cached_view = tuple.__new__(
-                QueueView, (*self.key, copy, self._urgencies[0])
-            )
+            view = self._view = tuple.__new__(QueueView, (*self.key, copy, self._urgencies[0]))
         return view
 
     def add(self, query: QueryView) -> None:
-        self.cached_view = None
-        own = urgency(query)
+        self._view = None
+        own = (query.demoted - 2 * query.priority, query.deadline_s, query.query_id)  # ``urgency``
         place = bisect_right(self._urgencies, own)
         self._urgencies.insert(place, own)
         self._queries.insert(place, query)
 
     def remove(self, query: QueryView) -> bool:
         """Remove a query, which must be there; return whether any are left."""
-        self.cached_view = None
+        self._view = None
         queries = self._queries
         place = 0 if queries[0] is query else bisect_left(self._urgencies, urgency(query))
         del self._urgencies[place]
@@ -218,82 +212,6 @@ class Queue:
             expired += self._queries[start:end]
             start = bisect_left(urgencies, (rank + 1,), end)
         return expired
-
-
-# The deferred queues that a worker's group can serve, as policies see them.
-#
-# A worker that falls idle can often serve dozens of deferred queues, and few of them changed since
-# the policy was last asked about a worker of its group. So each group's views are kept, and only
-# the queues that changed since are looked at.
-
-_MOST_CHANGES = 4096
-_MOST_GROUPS = 256
-
-
-class _CachedViews:
-    """The views of one group.
-
-    Attributes:
-        views: by queue, in the order in which the queues began.
-        change_count: the number of changes when the views were last brought up to date.
-    """
-
-    __slots__ = ("change_count", "clear_count", "views")
-
-    def __init__(self) -> None:
-        self.views: dict[Queue, QueueView] = {}
-        self.change_count = self.clear_count = -1
-
-
-class VisibleQueueCache:
-    """The views of the deferred queues that each group can serve.
-
-    Args:
-        deferred: these queues. The code that adds or removes a query must call ``note_change``
-            first, unless the queue has no ``cached_view``: then its last change was noted, and
-            no view was made since.
-    """
-
-    def __init__(self, deferred: Mapping[QueueKey, Queue]) -> None:
-        self._deferred = deferred
-        self._changes: list[Queue] = []  # the latest ones, oldest first
-        self._forgotten = 0  # the number of changes before those
-        self._kept: dict[WorkerGroup, _CachedViews] = {}
-
-    def note_change(self, queue: Queue) -> None:
-        """Note that a query joins or leaves the queue, which may be new or empty after that."""
-        if len(self._changes) >= _MOST_CHANGES:
-            self._forgotten += len(self._changes)
-            self._changes.clear()
-        self._changes.append(queue)
-
-    def find_views(self, group: WorkerGroup, groups_by_scope: GroupsByScope) -> list[QueueView]:
-        """Return the views of the queues that the group can serve, oldest queue first."""
-        cached = self._kept.get(group)
-        if cached is None:
-            if len(self._kept) >= _MOST_GROUPS:
-                self._kept.clear()
-            cached = self._kept[group] = _CachedViews()
-        views, changes = cached.views, self._changes
-        since = cached.change_count - self._forgotten
-        if (
-            since < 0
-            or cached.clear_count != groups_by_scope.clear_count
-            or len(changes) - since > 2 * len(views) + 8
-        ):
-            views.clear()
-            cached.clear_count = groups_by_scope.clear_count
-            for key, queue in self._deferred.items():
-                if group in groups_by_scope[key[0]]:
-                    views[queue] = queue.cached_view or queue.view
-        else:
-            for queue in changes[since:]:
-                if not len(queue):
-                    views.pop(queue, None)
-                elif queue in views or group in groups_by_scope[queue.key[0]]:
-                    views[queue] = queue.cached_view or queue.view
-        cached.change_count = self._forgotten + len(changes)
-        return list(views.values())
 
 
 class Place(NamedTuple):
@@ -327,7 +245,6 @@ class WaitingQueries:
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
-        self.visible = VisibleQueueCache(self.deferred)
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
         self.bound = 0
@@ -356,10 +273,11 @@ class WaitingQueries:
         self.bound += 1
         self._put(query, worker, key, worker.queues, service_s, work_us)
 
-    def defer_query(self, query: QueryView, work_us: int = 0) -> Queue:
-        """Let the query wait for any worker, and return its queue; see ``bind_query``."""
+    def defer_query(self, query: QueryView, work_us: int = 0) -> QueueKey:
+        """Let the query wait for any worker; return its queue's key. See ``bind_query``."""
         key: QueueKey = (query.scope, None, query.batch_key)
-        return self._put(query, None, key, self.deferred, 0.0, work_us)
+        self._put(query, None, key, self.deferred, 0.0, work_us)
+        return key
 
     def hold_query(self, query: QueryView) -> None:
         self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
@@ -372,7 +290,7 @@ class WaitingQueries:
         queues: dict[QueueKey, Queue],
         service_s: float,
         work_us: int,
-    ) -> Queue:
+    ) -> None:
         own = query.demoted - 2 * query.priority
         if not self._places:
             self._rank, self._size, self.is_mixed = own, query.size, is_offline(query)
@@ -382,24 +300,16 @@ class WaitingQueries:
         if queue is None:
             queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
-            is_noted = False
-        else:
-            is_noted = queue.cached_view is None
-        if queues is self.deferred and not is_noted:
-            self.visible.note_change(queue)
         queue.add(query)
         # This takes half as long as ``Place(...)``, whose constructor is Python code.
         place = tuple.__new__(Place, (query, worker, queue, service_s, work_us))
         self._places[query.query_id] = place
         self._tenants.add_waiting(query, work_us)
-        return queue
 
     def remove_query(self, query_id: int) -> Place:
         """Remove a waiting query, and return where it waited."""
         place = self._places.pop(query_id)
         query, worker, queue, service_s, work_us = place
-        if queue.cached_view is not None and queue.container is self.deferred:
-            self.visible.note_change(queue)
         if not queue.remove(query):
             del self._all[queue]
             del queue.container[queue.key]
@@ -420,6 +330,10 @@ class WaitingQueries:
         if not is_offline(places[-1].query):
             self._tenants.count_wait(places[-1].query, now_s)
         return tuple([place.query for place in places])
+
+    def work(self) -> Iterator[tuple[QueryView, int]]:
+        """Return all waiting queries, each with the least device time for it, microseconds."""
+        return ((place.query, place.work_us) for place in self._places.values())
 
     def find_least_urgent(self) -> QueryView:
         """Return the least urgent query; there must be one. Looks at every queue."""

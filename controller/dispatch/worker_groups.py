@@ -81,21 +81,12 @@ class GroupsByScope(dict[str, ServingGroups]):
 
     Args:
         most: number of scopes to keep; further ones are found each time.
-
-    Attributes:
-        clear_count: how often all scopes were forgotten. In between, the variants that a group
-            serves stay the same, though groups come and go.
     """
 
     def __init__(self, find: Callable[[str], ServingGroups], most: int) -> None:
         super().__init__()
         self._find = find
         self._most = most
-        self.clear_count = 0
-
-    def clear(self) -> None:
-        self.clear_count += 1
-        super().clear()
 
     def __missing__(self, scope: str) -> ServingGroups:
         found = self._find(scope)

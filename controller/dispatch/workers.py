@@ -52,15 +52,15 @@ class EarlyStarts:
         while upcoming and upcoming[0][0] <= now_s:
             _, batch_id, worker = heappop(upcoming)
             self._open[batch_id] = worker
-        if self._open:
-            self._open = {
-                batch_id: worker
-                for batch_id, worker in self._open.items()
-                if _is_beside(worker, batch_id, now_s)
-            }
+        if not self._open:
+            return []
+        self._open = {
+            batch_id: worker
+            for batch_id, worker in self._open.items()
+            if _is_beside(worker, batch_id, now_s)
+        }
         return list(self._open.values())
 
-    @property
     def next_s(self) -> float:
         """When the next worker may be given a batch early, seconds; inf if none will."""
         upcoming = self._upcoming

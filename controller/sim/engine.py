@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import inf
+from typing import Any
 
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
@@ -15,6 +16,7 @@ from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
+    AskForLoad,
     BatchDone,
     BatchFailed,
     BatchReturned,
@@ -151,6 +153,15 @@ class Engine:
         ]
         self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
+        # A request for a load is left out: the next control tick sees it.
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            Complete: self._complete,
+            Execute: self._execute,
+            Refuse: self._refuse,
+            WakeAt: self._wake,
+            PolicyFailed: self._complain,
+            AskForLoad: lambda _: None,
+        }
         self._done: SimulatedBatch  # the batch whose queries are answered
         self._count = 0
         self._wake_s = inf
@@ -212,17 +223,12 @@ class Engine:
 
     def _decide(self, event: DispatchEvent) -> None:
         """Pass an event to the dispatcher, and carry out its effects."""
+        carry_out = self._carry_out
         for effect in self._dispatcher.handle(event, self._events.now_s):
-            if isinstance(effect, Complete):
-                self._complete(effect)
-            elif isinstance(effect, Execute):
-                self._execute(effect)
-            elif isinstance(effect, Refuse):
-                self._refuse(effect)
-            elif isinstance(effect, WakeAt):
-                self._wake(effect)  # the next control tick sees a load that is asked for
-            elif isinstance(effect, PolicyFailed):
-                self._recorder.summary.complain(effect.message)
+            carry_out[type(effect)](effect)
+
+    def _complain(self, effect: PolicyFailed) -> None:
+        self._recorder.summary.complain(effect.message)
 
     def _execute(self, effect: Execute) -> None:
         now_s = self._events.now_s
@@ -251,17 +257,14 @@ class Engine:
 
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
-        asked = self._asked.pop(query_id)
-        receipt = self._take_receipt(query_id) if self._recorder.needs_receipts else None
+        asked, recorder = self._asked.pop(query_id), self._recorder
+        receipt = self._take_receipt(query_id) if recorder.needs_receipts else None
+        reason = receipt.reason if receipt is not None else None
         client = asked.client
-        self._recorder.answer(
-            query_id,
-            asked,
-            self._done,
-            self._events.now_s + client.delay_s,
-            receipt.reason if receipt is not None else None,
-            reached=not client.delay_s or not self._cluster.is_cut(client.site),
-        )
+        delay_s = client.delay_s
+        reached = not delay_s or not self._cluster.is_cut(client.site)
+        answered_s = self._events.now_s + delay_s
+        recorder.answer(query_id, asked, self._done, answered_s, reason, reached)
 
     def _refuse(self, effect: Refuse) -> None:
         query_id = effect.query_id

@@ -51,45 +51,42 @@ class Recorder:
         running: SimulatedBatch,
         answered_s: float,
         reason: AnyReason | None,
-        *,
         reached: bool,
     ) -> None:
         """A batch has run the query; the answer came to its client, or did not (``reached``)."""
-        slo = asked.client.slo
-        arrival_s = asked.arrival_s
-        deadline_s = arrival_s + asked.client.latency_s
-        worker = running.worker
+        arrival_s, task, client, _ = asked
+        slo, summary = client.slo, self.summary
+        deadline_s = arrival_s + client.latency_s
         accuracy = self._accuracy[running.variant_id]
         cost_usd = running.cost_usd * slo.items / running.items
         is_late = answered_s > deadline_s
         kind = "late" if is_late else "inaccurate" if accuracy < slo.min_accuracy else ""
         is_dear = slo.max_cost_usd is not None and cost_usd > slo.max_cost_usd
         outcome = SERVED_LATE if is_late else SERVED
+        tallies = self._tallies_of.get((task, slo.tenant)) or self._tallies(task, slo.tenant)
         if reached:
-            self.summary.latency.add(answered_s - arrival_s)
-            for tally in self._tallies(asked.task, slo.tenant):
+            summary.latency.add(answered_s - arrival_s)
+            for tally in tallies:
                 tally.serve(accuracy, kind, cost_usd, is_dear)
         else:
             outcome = UNREACHABLE
-            for tally in self._tallies(asked.task, slo.tenant):
+            for tally in tallies:
                 tally.fail(UNREACHABLE)
                 tally.cost_usd += cost_usd
-        if self.summary.series is not None:
+        if summary.series is not None:
             percent = accuracy if reached else None
-            self.summary.series.add(
-                arrival_s, percent, is_good=reached and not kind, cost_usd=cost_usd
-            )
+            summary.series.add(arrival_s, percent, is_good=reached and not kind, cost_usd=cost_usd)
         if self._log is not None:
             self._log.queries.add(
                 (
                     query_id,
-                    asked.task,
+                    task,
                     arrival_s,
                     deadline_s,
                     slo.min_accuracy,
                     running.variant_id,
                     running.settings.name,
-                    worker.worker_id,
+                    running.worker.worker_id,
                     running.dispatch_s,
                     running.start_s,
                     running.finish_s,

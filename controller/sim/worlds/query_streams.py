@@ -84,7 +84,7 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     picks = _picks([slo.weight for slo in settings.slos], stream(seed, place, "slo"))
     tasks = _tasks_of(settings, world.task_names)
     popularity = Popularity(settings.popularity, len(tasks), seed, place)
-    sizes = _sizes(settings.sizes, stream(seed, place, "sizes"))
+    sizes = _sizes(settings.sizes, stream(seed, place, "sizes")) if settings.sizes else None
     start_s, time_scale = settings.start_s, settings.time_scale
     end_s = inf if world.duration_s is None else world.duration_s
     known = set(tasks)
@@ -95,15 +95,16 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
             stream(seed, place, "arrivals"),
             (end_s - start_s) * time_scale,
         )
+        is_mixed = len(tasks) > 1
         for at_s, named in source:
             now_s = start_s + at_s / time_scale
             client = None
-            if isinstance(named, Recorded):
+            if named is not None and isinstance(named, Recorded):
                 named, slo = named
                 _check_items(slo, at_s, world.limits.max_batch)
                 client = client_of(slo)
             if named is None:
-                task = tasks[popularity.pick(now_s)] if len(tasks) > 1 else tasks[0]
+                task = tasks[popularity.pick(now_s)] if is_mixed else tasks[0]
             elif isinstance(named, int):
                 task = tasks[named % len(tasks)]
             elif named.partition("/")[0] in known:
@@ -116,7 +117,7 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
                 return
             # A named tuple's own constructor is a Python function: this takes half as long.
             found = client or clients[next(picks)]
-            yield tuple.__new__(Asked, (now_s, task, found, next(sizes)))
+            yield tuple.__new__(Asked, (now_s, task, found, next(sizes) if sizes else 0))
     except InvalidInputError as error:
         raise InvalidInputError(f"{place}.arrivals: {error}") from None
 
@@ -162,12 +163,9 @@ def _picks(weights: Sequence[float], rng: np.random.Generator) -> Iterator[int]:
         yield from np.minimum(drawn, last).tolist()
 
 
-def _sizes(settings: SizesSettings | None, rng: np.random.Generator) -> Iterator[int]:
+def _sizes(settings: SizesSettings, rng: np.random.Generator) -> Iterator[int]:
     """Sizes of items, for ever."""
     while True:
-        if settings is None:
-            yield 0
-            continue
         logs = rng.uniform(np.log(settings.least), np.log(settings.most), _BLOCK)
         multiples = np.rint(np.exp(logs) / settings.step).astype(np.int64).clip(min=1)
         for multiple in multiples.tolist():

@@ -88,7 +88,7 @@ def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     news = [("imagenet", None, None)]
     idle.notify_groups(news)
     assert idle.next_to_ask() is None  # nothing waits
-    assert waiting.defer_query(query).key in news
+    assert waiting.defer_query(query) in news
     assert idle.next_to_ask() is None  # nobody was told
     idle.notify_groups(news)
     assert [idle.next_to_ask() for _ in range(4)] == [*workers[::-1], None]
