@@ -149,9 +149,14 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
-def smuggled(rng: random.Random) -> bytes:
-    """A request whose length is told twice, with another one hidden behind or in it."""
-    hidden = b"GET /modelless/status HTTP/1.1\r\nhost: x\r\nmodelless-operators: socket\r\n\r\n"
+def smuggled(rng: random.Random, receipt: str) -> bytes:
+    """A request whose length is told twice, with another one hidden behind or in it.
+
+    The hidden one is for a receipt without its tag, which a gateway gives to nobody but to whom
+    HAProxy did not come between.
+    """
+    lines = [f"GET /modelless/receipts/{receipt} HTTP/1.1", "host: x"]
+    hidden = "\r\n".join([*lines, "modelless-operators: socket", "", ""]).encode()
     chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
     encodings = ("chunked", "Chunked", " chunked", "\tchunked", "identity", "chunked, identity",
                  "xchunked", "chunked\r\ntransfer-encoding: x")  # fmt: skip
@@ -202,7 +207,7 @@ class Attack:
                 writer.write_eof()
                 await self._read(reader)
                 rest = await asyncio.wait_for(reader.read(), 30.0)
-                self.replies["smuggled"] += rest.count(b'"members"')  # of the status
+                self.replies["smuggled"] += rest.count(b'"candidates"')
                 writer.close()
 
     async def fuzz_grpc(self) -> None:
@@ -355,6 +360,7 @@ def measure(running: Running, name: str, seconds: float) -> dict[str, Any]:
     host, _, port = running.address.partition(":")
     request = REQUESTS[name]() if name in REQUESTS else b""
     rate = 125_000.0 if len(request) < MIB else 1e12
+    gateway = running.get("/modelless/status")["members"][0]["id"]
     with tempfile.TemporaryDirectory() as folder:
         steps = [(seconds + 3.0, HONEST_PER_S)]
         honest = OpenLoop(running.url, Path(folder), steps, IN_TIME_MS, 1)
@@ -366,7 +372,7 @@ def measure(running: Running, name: str, seconds: float) -> dict[str, Any]:
             "none": lambda: asyncio.sleep(seconds),
             "fuzz-http": lambda: attack.fuzz(lambda rng: mutated(rng, small_query())),
             "fuzz-grpc": attack.fuzz_grpc,
-            "smuggling": lambda: attack.fuzz(smuggled),
+            "smuggling": lambda: attack.fuzz(lambda rng: smuggled(rng, f"{gateway}-1")),
         }.get(name) or (lambda: attack.repeat(request))
         with Watch(running) as watch:
             asyncio.run(_act(act))

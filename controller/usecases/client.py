@@ -16,10 +16,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -70,14 +70,34 @@ _ERRORS: Final = (
 _BY_STATUS: Final = {error.http_status: error for error in _ERRORS}
 
 
-class Limits(TypedDict, total=False):
-    """The limits of a query, each as of ``SLO``."""
+class QueryOptions(TypedDict, total=False):
+    """What a query may say besides its task and inputs.
+
+    Attributes:
+        latency_ms: limit in milliseconds from arrival.
+        min_accuracy: per cent.
+        max_cost_usd: of the query.
+        priority: 0 to 9, the most urgent.
+        when_late: ``refuse`` or ``serve``.
+        classes: outputs wanted as that many likeliest classes; None for tensors.
+        slo: the name of limits in the server's settings.
+        tenant: that the query belongs to; with keys, the key says it.
+        cache_control: ``no-cache`` for an answer that is not from the cache, ``no-store`` for one
+            that is not kept there either.
+    """
 
     latency_ms: float | None
     min_accuracy: float | None
     max_cost_usd: float | None
     priority: int
     when_late: str | None
+    classes: Mapping[str, int] | None
+    slo: str | None
+    tenant: str | None
+    cache_control: str | None
+
+
+_NAMES: Final = ("slo", "tenant", "cache_control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +234,15 @@ def encode_infer(
     return EncodedQuery(f"/v2/models/{quote(name)}/infer", headers, body)
 
 
+def _encode(
+    task: str, inputs: Mapping[str, NDArray[Any]], options: Mapping[str, Any]
+) -> EncodedQuery:
+    """A query with these ``QueryOptions``."""
+    names = {name: options.get(name) for name in _NAMES}
+    limits = {key: each for key, each in options.items() if key not in (*_NAMES, "classes")}
+    return encode_infer(task, inputs, SLO(**limits), classes=options.get("classes"), names=names)
+
+
 _DTYPES: Final = f"{', '.join(str(dtype) for dtype in NUMBERS.values())}, bytes or text"
 
 
@@ -273,62 +302,16 @@ def read_class(text: str) -> tuple[float, int, str]:
     return float(score), int(index), label[0] if label else ""
 
 
-class _Attempts:
-    """Decides whether a query is sent again, when, and with which headers.
+class _Attempt(NamedTuple):
+    """A query to be sent after a pause, with these headers, for a reply within ``left_s``."""
 
-    It is if its connection broke, or if nothing listened, or if the server refused it and said when
-    to try again; each time with the same idempotency key and with what is left of its deadline.
+    pause_s: float
+    headers: Mapping[str, str]
+    left_s: float
 
-    Args:
-        query: the query.
-        timeout_s: for all attempts.
-        retries: how often it may be sent again.
-        key: its idempotency key, if it may be.
-    """
 
-    def __init__(self, query: EncodedQuery, timeout_s: float, retries: int, key: str) -> None:
-        self._retries = retries
-        self._began_s = time.monotonic()
-        self._end_s = self._began_s + timeout_s
-        self._latency_s = float(query.headers.get(LATENCY, "inf")) / 1e3
-        self._pause_s = 0.0
-        self.headers = dict(query.headers)
-        if retries:
-            self.headers[IDEMPOTENCY_KEY] = key
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left for the reply; a little at least."""
-        return max(self._end_s - time.monotonic(), 1e-3)
-
-    def wait_s(self, retry_after_s: float | None = None) -> float | None:
-        """Return how long to wait before the query is sent again; None if it is not.
-
-        Args:
-            retry_after_s: by the server's word; None: there was no reply.
-        """
-        wait_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads retries)
-        if retry_after_s is not None:
-            wait_s = max(wait_s, retry_after_s)
-        at_s = time.monotonic() + wait_s
-        latency_s = self._latency_s - (at_s - self._began_s)
-        if not self._retries or at_s >= self._end_s or latency_s <= 0.0:
-            return None
-        self._retries -= 1
-        self._pause_s = 2.0 * self._pause_s or _FIRST_PAUSE_S
-        if LATENCY in self.headers:
-            self.headers[LATENCY] = repr(latency_s * 1e3)
-        return wait_s
-
-    def wait_after_s(self, reply: InferReply) -> float | None:
-        """Return as ``wait_s`` does, after a reply."""
-        if reply.status not in (429, 503) or reply.retry_after_s is None:
-            return None
-        return self.wait_s(reply.retry_after_s)
-
-    def timed(self, reply: InferReply) -> InferReply:
-        """Return the reply with the time that it took, of all attempts."""
-        return replace(reply, latency_ms=(time.monotonic() - self._began_s) * 1e3)
+_Came = tuple[int, Mapping[str, str], bytes] | UnavailableError
+"""Status, headers and body of a reply; or that there is none."""
 
 
 class _Keys:
@@ -397,6 +380,49 @@ class _Server:
         secret = key or os.environ.get(KEY_VARIABLE)
         self.headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self.keys = _Keys()
+
+    def attempts(
+        self, query: EncodedQuery, timeout_s: float, retries: int
+    ) -> Generator[_Attempt, _Came, InferReply]:
+        """Yield the attempts at a query, each for what came of it; return the reply.
+
+        A query is sent again if its connection broke, or if nothing listened, or if the server
+        refused it and said when to try again; each time with the same idempotency key and with what
+        is left of its deadline.
+
+        Args:
+            query: the query.
+            timeout_s: for all attempts.
+            retries: how often it may be sent again.
+
+        Raises:
+            UnavailableError: there is no reply, and no attempt is left.
+        """
+        began_s, headers, wait_s, next_s = time.monotonic(), dict(query.headers), 0.0, 0.0
+        end_s, latency_s = began_s + timeout_s, float(query.headers.get(LATENCY, "inf")) / 1e3
+        with self.keys.key() as key:
+            if retries:
+                headers[IDEMPOTENCY_KEY] = key
+            for left in range(retries, -1, -1):
+                came = yield _Attempt(wait_s, headers, max(end_s - time.monotonic(), 1e-3))
+                wait_s = next_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads retries)
+                reply = None if isinstance(came, UnavailableError) else decode_infer(*came)
+                if reply is not None:
+                    wait_s = max(wait_s, reply.retry_after_s or 0.0)
+                at_s = time.monotonic() + wait_s
+                latency_left_s = latency_s - (at_s - began_s)
+                is_last = not left or at_s >= end_s or latency_left_s <= 0.0
+                if reply is None:
+                    if is_last and isinstance(came, UnavailableError):
+                        raise came
+                elif is_last or reply.status not in (429, 503) or reply.retry_after_s is None:
+                    if retries:
+                        self.keys.learn(key, reply)
+                    return replace(reply, latency_ms=(time.monotonic() - began_s) * 1e3)
+                next_s = 2.0 * next_s or _FIRST_PAUSE_S
+                if LATENCY in headers:
+                    headers[LATENCY] = repr(latency_left_s * 1e3)
+        raise AssertionError("the last attempt ends it")
 
     def unavailable(self, error: Exception) -> UnavailableError:
         """Return the error for a connection that broke, or that there is none to."""
@@ -475,57 +501,40 @@ class Client:
         self,
         task: str,
         inputs: Mapping[str, NDArray[Any]],
-        *,
-        classes: Mapping[str, int] | None = None,
-        slo: str | None = None,
-        tenant: str | None = None,
-        cache_control: str | None = None,
-        **limits: Unpack[Limits],
+        **options: Unpack[QueryOptions],
     ) -> InferReply:
         """The reply to one query, which may be a refusal: see ``InferReply.raise_for_status``.
 
         Args:
             task: ``task``, ``task/model`` or ``task/model/variant``.
             inputs: tensors by name; the first axis counts items.
-            classes: outputs wanted as that many likeliest classes; None for tensors.
-            slo: the name of limits in the server's settings.
-            tenant: that the query belongs to; with keys, the key says it.
-            cache_control: ``no-cache`` for an answer that is not from the cache, ``no-store`` for
-                one that is not kept there either.
-            limits: ``latency_ms`` (milliseconds from arrival), ``min_accuracy`` (per cent),
-                ``max_cost_usd`` (of the query), ``priority`` (0 to 9, the most urgent) and
-                ``when_late`` (``refuse`` or ``serve``).
+            options: limits and others, see ``QueryOptions``.
 
         Raises:
             UnavailableError: there is no reply, and no attempt is left.
             DeadlineExceededError: there is none within ``timeout_s``.
             InvalidInputError: a limit is out of range, or the reply is not of the protocol v2.
         """
-        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
-        return self.send(encode_infer(task, inputs, SLO(**limits), classes=classes, names=names))
+        return self.send(_encode(task, inputs, options))
 
     def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        with self._server.keys.key() as key:
-            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+        attempts = self._server.attempts(query, self._timeout_s, self._retries)
+        try:
+            attempt = next(attempts)
             while True:
+                if attempt.pause_s:
+                    time.sleep(attempt.pause_s)
                 try:
-                    status, headers, body = self._exchange(
-                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    came: _Came = self._exchange(
+                        "POST", query.path, attempt.headers, query.body, attempt.left_s
                     )
-                except UnavailableError:
-                    wait_s = attempts.wait_s()
-                    if wait_s is None:
-                        raise
-                else:
-                    reply = decode_infer(status, headers, body)
-                    wait_s = attempts.wait_after_s(reply)
-                    if wait_s is None:
-                        if self._retries:
-                            self._server.keys.learn(key, reply)
-                        return attempts.timed(reply)
-                if wait_s:
-                    time.sleep(wait_s)
+                except UnavailableError as error:
+                    came = error
+                attempt = attempts.send(came)
+        except StopIteration as done:
+            reply: InferReply = done.value
+            return reply
 
     def get(self, path: str, document: object = None) -> Any:
         """The JSON document at ``path``, or the answer to ``document`` posted there.
@@ -619,39 +628,28 @@ class AsyncClient:
         self,
         task: str,
         inputs: Mapping[str, NDArray[Any]],
-        *,
-        classes: Mapping[str, int] | None = None,
-        slo: str | None = None,
-        tenant: str | None = None,
-        cache_control: str | None = None,
-        **limits: Unpack[Limits],
+        **options: Unpack[QueryOptions],
     ) -> InferReply:
         """The reply to one query; see ``Client.infer``."""
-        names = {"slo": slo, "tenant": tenant, "cache_control": cache_control}
-        query = encode_infer(task, inputs, SLO(**limits), classes=classes, names=names)
-        return await self.send(query)
+        return await self.send(_encode(task, inputs, options))
 
     async def send(self, query: EncodedQuery) -> InferReply:
         """The reply to an encoded query; raises as ``infer`` does."""
-        with self._server.keys.key() as key:
-            attempts = _Attempts(query, self._timeout_s, self._retries, key)
+        attempts = self._server.attempts(query, self._timeout_s, self._retries)
+        try:
+            attempt = next(attempts)
             while True:
+                await asyncio.sleep(attempt.pause_s)
                 try:
-                    status, headers, body = await self._exchange(
-                        "POST", query.path, attempts.headers, query.body, attempts.left_s
+                    came: _Came = await self._exchange(
+                        "POST", query.path, attempt.headers, query.body, attempt.left_s
                     )
-                except UnavailableError:
-                    wait_s = attempts.wait_s()
-                    if wait_s is None:
-                        raise
-                else:
-                    reply = decode_infer(status, headers, body)
-                    wait_s = attempts.wait_after_s(reply)
-                    if wait_s is None:
-                        if self._retries:
-                            self._server.keys.learn(key, reply)
-                        return attempts.timed(reply)
-                await asyncio.sleep(wait_s)
+                except UnavailableError as error:
+                    came = error
+                attempt = attempts.send(came)
+        except StopIteration as done:
+            reply: InferReply = done.value
+            return reply
 
     async def get(self, path: str) -> Any:
         """The JSON document at ``path``; see ``Client.get``."""
