@@ -32,24 +32,22 @@ from modelless.controller.sim.worlds.random_worlds import draw_world
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.selection.best_value import batches, best_value
 from modelless.policies.selection.best_value.best_value import BestValue
-from modelless.policies.selection.best_value.price import NO_PRICE
+from modelless.policies.selection.best_value.pools import Pool, Pools
 
 WHOLE = "all"
 
-_find_price, _best_batch = BestValue._find_price, batches.best_batch
+_find_price, _best_batch = Pool.find_price, batches.best_batch
 
 
-def _find_no_price(policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float) -> None:
-    _find_price(policy, worker, pool, queues, now_s)
-    pool.prices = NO_PRICE
+def _find_no_price(pool: Pool, worker: Any, queues: Any, *rest: Any) -> None:
+    _find_price(pool, worker, queues, *rest)
+    pool.price = 0.0
 
 
-def _find_price_of_arrivals(
-    policy: BestValue, worker: Any, pool: Any, queues: Any, now_s: float
-) -> None:
+def _find_price_of_arrivals(pool: Pool, worker: Any, queues: Any, *rest: Any) -> None:
     for queue in queues:
         pool.menu(worker, queue.scope, queue.queries[0].size)
-    _find_price(policy, worker, pool, (), now_s)
+    _find_price(pool, worker, (), *rest)
 
 
 class _HiddenPrice(float):
@@ -59,30 +57,27 @@ class _HiddenPrice(float):
         return False
 
 
-def _best_batch_by_gain(menu: Any, rows: Any, line: Any, terms: Any) -> Any:
-    return _best_batch(menu, rows, line, terms._replace(price=_HiddenPrice(terms.price)))
+def _best_batch_by_gain(menu: Any, line: Any, terms: Any) -> Any:
+    return _best_batch(menu, line, terms._replace(price=_HiddenPrice(terms.price)))
+
+
+def _best_batch_for_all_of_its_time(menu: Any, line: Any, terms: Any) -> Any:
+    return _best_batch(menu, line, terms._replace(wanted=1.0))
 
 
 VARIANTS: dict[str, tuple[object, str, object] | None] = {
     WHOLE: None,
-    "no price": (BestValue, "_find_price", _find_no_price),
-    "no backlog in the demand": (BestValue, "_find_price", _find_price_of_arrivals),
-    "demand not shared out": (BestValue, "_share_out", lambda *_: None),
-    "no value later": (
-        BestValue,
-        "_points_later",
-        lambda *args: np.zeros(len(args[2])),
-    ),
-    "no filling with lower ranks": (BestValue, "_fill", lambda *args: args[4]),
-    "no higher priorities to come": (BestValue, "_higher", lambda *_: {}),
-    "no gamble": (best_value, "_gamble", lambda *_: None),
+    "no price": (Pool, "find_price", _find_no_price),
+    "no backlog in the demand": (Pool, "find_price", _find_price_of_arrivals),
+    "demand not shared out": (Pools, "share_out", lambda *_: None),
+    "no value later": (BestValue, "_later", lambda *args: np.zeros(len(args[1]))),
+    "no filling with lower ranks": (BestValue, "_fill", lambda *args: args[3]),
+    "no queries to come": (Pool, "to_come", lambda *_: None),
+    "no gamble": (best_value, "_alone", lambda *_: None),
     "the most urgent queue only": (best_value, "_QUEUES_LOOKED_AT", 1),
-    "no start behind the hurried": (
-        batches,
-        "_first_members",
-        lambda sure_s, slack_s: np.where(sure_s <= slack_s[0], 0, len(slack_s)),
-    ),
+    "no start behind the hurried": (best_value, "bisect_left", lambda *_, **__: 0),
     "never the most points a second": (best_value, "best_batch", _best_batch_by_gain),
+    "all of a batch's time charged": (best_value, "best_batch", _best_batch_for_all_of_its_time),
 }
 """By name of the variant: what it replaces (an owner and an attribute), and with what."""
 

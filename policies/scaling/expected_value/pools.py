@@ -1,43 +1,43 @@
 """The number and the sizes of workers, in pools that may grow: as many as pay, down to none.
 
-They grow at once. They shrink only to the most expensive plan that was the best at any time in a
+A mixed-integer program weighs answers in time and accuracy against rent and moves. The division of
+queries among placements is part of it, so a cheaper variant, a larger worker and one more worker
+compete on equal terms, as in Proteus (Ahmad et al., ASPLOS 2024), here with workers of several
+sizes that may change into each other. A limit on the work ends the search, so that the same demand
+gives the same plan on any machine; without a plan all stays as it is.
+
+Pools grow at once. They shrink only to the most expensive plan that was the best at any time in a
 window (the stabilisation window of Kubernetes' Horizontal Pod Autoscaler). On a disturbed machine
 workers may be slower than profiled: while busy workers miss deadlines, demand is multiplied by a
 growing factor (*strain*), which falls slowly afterwards.
-
-The plan is the proven best of a mixed-integer program. If the search ends without a proof, it is
-the better of the plan found and a greedy plan (``pool_program``). A limit on the work ends the
-search, so that the same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
-from math import inf
+from collections.abc import Collection, Mapping, Sequence
+from math import inf, isfinite, nan
 
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.plan_quality import PlanQuality
-from modelless.policies.scaling.expected_value.offer import offer_of
-from modelless.policies.scaling.expected_value.pool_problem import Prices
-from modelless.policies.scaling.expected_value.pool_program import (
-    Plan,
-    best_plan,
-    merged,
-    present_plan,
-    rent_usd_per_s,
-)
+from modelless.policies.plan_quality import PlanQuality, PlanSource
+from modelless.policies.scaling.expected_value.offer import Offer, offer_of
 from modelless.policies.scaling.expected_value.rates import KindRate
 from modelless.policies.scaling.expected_value.worth import service_of
-from modelless.policies.scaling.mixed_integer import SolverLimits
-from modelless.policies.views import ClusterView
+from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits
+from modelless.policies.views import ClusterView, FloatArray
+from modelless.variants.vocabulary import DeviceClass
 
 _GAP = 1e-6
 _MOST_PLANS = 1024
+_MOST_KINDS = 64
 _MISSED = 0.01  # of the arrivals: more than this is too many
 _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
+_RESIZE_S = 1.0  # seconds of rent that a resize costs, far less than a start
+
+Plan = Counter[tuple[str, str]]
+"""The number of workers by pool and size."""
 
 
 class PoolSizes:
@@ -51,7 +51,7 @@ class PoolSizes:
             enough.
         zero_after_s: seconds without any query after which no demand is expected.
         horizon_s: seconds within which starting or resizing a worker must pay.
-        node_limit: nodes of the solver's search tree per plan; 0: always the greedy plan.
+        node_limit: nodes of the solver's search tree per plan.
         time_limit_s: a backstop for the solver, wall-clock seconds per plan. A plan that it ended
             may differ on another machine, and says so.
     """
@@ -78,7 +78,8 @@ class PoolSizes:
             if not 0.0 <= value < inf:
                 raise InvalidInputError.of(name, value, "0 or more, finite")
         self.limits = SolverLimits(node_limit, _GAP, time_limit_s).validated()
-        self.prices = Prices(query_usd, accuracy_usd, horizon_s)
+        self.query_usd, self.accuracy_usd = query_usd, accuracy_usd
+        self.horizon_s = horizon_s
         self.down_after_s = down_after_s
         self.zero_after_s = zero_after_s
         self.utilisation = utilisation
@@ -99,14 +100,16 @@ class PoolSizes:
         self.quality = None
         if not any(pool.max_workers > pool.min_workers or pool.sizes[1:] for pool in view.pools):
             return {}
-        present = present_plan(view.workers)
+        present = Counter((worker.pool, worker.size) for worker in view.workers)
         expected = self._expected(view, kinds)
         plan = present if expected is None else self._best(view, expected, present)
         kept = self._stabilise(view, plan)
         if self.quality is not None and kept != plan:
             self.quality = self.quality._replace(remark="a dearer one of late is kept for now")
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
-        for source in (kept, _unpooled(view, present)):
+        pooled = {pool.name for pool in view.pools}
+        elsewhere = Counter({key: n for key, n in present.items() if key[0] not in pooled})
+        for source in (kept, elsewhere):
             for (_, size), count in source.items():
                 wanted[size] = wanted.get(size, 0) + count
         return {size: count for size, count in wanted.items() if size in view.device_classes}
@@ -136,33 +139,85 @@ class PoolSizes:
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
-        rate_per_s = np.array([kind.rate_per_s for kind in expected])
         time_s = np.full((len(expected), len(offer.placements)), inf)
         service = service_of(expected, offer)
         number, column = np.nonzero(service.can)
         time_s[number, service.rows[number, column]] = service.time_s[number, column]
-        if expected:
-            rate_per_s, time_s = merged(rate_per_s, time_s)
-        found = best_plan(
-            rate_per_s,
-            time_s,
-            offer,
-            view.pools,
-            present,
-            view.device_classes,
-            self.utilisation,
-            self.prices,
-            self.limits,
-        )
-        plan = present
-        if found is not None:
-            plan, self.quality = found
+        rates = np.array([kind.rate_per_s for kind in expected])
+        plan = self._solved(view, *merged(rates, time_s), offer, present)
         scaled = {pool.name for pool in view.pools if pool.max_workers > 0}
         is_idle = not plan.total() and all(worker.pool in scaled for worker in view.workers)
         if is_idle and view.open_queries:
             able = offer.class_of[np.isfinite(time_s).any(axis=0)]
             plan = _cheapest(view, {offer.classes[number] for number in able})
         return plan
+
+    def _solved(
+        self,
+        view: ClusterView,
+        rate_per_s: FloatArray,
+        time_s: FloatArray,
+        offer: Offer,
+        present: Plan,
+    ) -> Plan:
+        """Returns the plan of the program; the present one if the program gives none.
+
+        A *slot* is a pool's worker of one size, and a *flow* a kind with a placement that serves
+        it. The columns are workers by slot, queries a second by flow, resized or started workers
+        by slot, and started workers by pool.
+        """
+        pools, classes = view.pools, view.device_classes
+        slots = [(pool, size) for pool in pools for size in pool.sizes if size in classes]
+        kind_of, placed = np.nonzero(np.isfinite(time_s))
+        moved = len(slots) + len(placed)
+        started = moved + len(slots)
+        rent_usd = np.array([classes[size].cost_usd(1.0) for _, size in slots])
+        is_scaled = [pool.name in classes for pool in pools]  # that of the gateways is not
+        start_usd = [
+            classes[pool.name].cost_usd(pool.start_s) / self.horizon_s if may else 0.0
+            for pool, may in zip(pools, is_scaled, strict=True)
+        ]
+        worth_usd = self.query_usd + self.accuracy_usd * offer.accuracy[placed]
+        resize_usd = rent_usd * _RESIZE_S / self.horizon_s
+        gain = np.concatenate([-rent_usd, worth_usd, -resize_usd, -np.array(start_usd)])
+        scale = max(float(np.abs(gain).max(initial=0.0)), 1e-12)  # tolerances are absolute
+        program = MixedIntegerProgram(gain / scale, len(slots), np.full(len(gain), inf))
+        flows = np.arange(len(placed)) + len(slots)
+        for kind, rate in enumerate(rate_per_s.tolist()):
+            program.add(dict.fromkeys(flows[kind_of == kind].tolist(), 1.0), -inf, rate)
+        pooled = {pool.name for pool in pools}
+        for number, name in enumerate(offer.classes):
+            mine = np.flatnonzero(offer.class_of[placed] == number)
+            used = zip(flows[mine].tolist(), time_s[kind_of, placed][mine].tolist(), strict=True)
+            own = [slot for slot, (_, size) in enumerate(slots) if size == name]
+            there = [
+                n for (pool, size), n in present.items() if size == name and pool not in pooled
+            ]
+            given = dict.fromkeys(own, -self.utilisation)
+            program.add({**dict(used), **given}, -inf, self.utilisation * sum(there))
+        for slot, (pool, size) in enumerate(slots):
+            program.add({slot: 1.0, moved + slot: -1.0}, -inf, present.get((pool.name, size), 0))
+        for number, (pool, may) in enumerate(zip(pools, is_scaled, strict=True)):
+            own = [slot for slot, (other, _) in enumerate(slots) if other is pool]
+            count = sum(n for (name, _), n in present.items() if name == pool.name)
+            least, most = (pool.min_workers, pool.max_workers) if may else (count, count)
+            program.add(dict.fromkeys(own, 1.0), least, most)
+            program.add({**dict.fromkeys(own, 1.0), started + number: -1.0}, -inf, count)
+            if pool.max_cores is not None:
+                cores = {slot: float(classes[slots[slot][1]].threads) for slot in own}
+                program.add(cores, -inf, pool.max_cores)
+        found = program.maximise(self.limits)
+        if found.values is None:
+            if not found.is_impossible:
+                self.quality = PlanQuality(PlanSource.LAST_PLAN, nan, found.by_clock)
+            return present
+        gap = (found.bound - found.worth) / max(abs(found.worth), 1e-12)
+        gap = max(gap, 0.0) if isfinite(found.bound) else nan
+        self.quality = PlanQuality(PlanSource.PROGRAM, gap, found.by_clock)
+        counts = found.values[: len(slots)].tolist()
+        return Counter(
+            {(pool.name, size): round(n) for (pool, size), n in zip(slots, counts, strict=True)}
+        )
 
     def _stabilise(self, view: ClusterView, plan: Plan) -> Plan:
         """Returns the most expensive recent plan, of equal ones the latest."""
@@ -173,8 +228,30 @@ class PoolSizes:
             self._plans.popleft()
         return max(
             (plan for _, plan in reversed(self._plans)),
-            key=lambda plan: round(rent_usd_per_s(plan, view.device_classes), 12),
+            key=lambda plan: round(_rent_usd_per_s(plan, view.device_classes), 12),
         )
+
+
+def merged(rate_per_s: FloatArray, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Returns kinds that the same placements serve equally, merged; of very many the largest.
+
+    The rates of the largest are scaled up to the total.
+
+    Args:
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
+    """
+    if not len(rate_per_s):
+        return rate_per_s, time_s
+    rows, number = np.unique(time_s, axis=0, return_inverse=True)
+    rates = np.bincount(number.reshape(-1), weights=rate_per_s, minlength=len(rows))
+    kept = np.argsort(-rates, kind="stable")[:_MOST_KINDS]
+    most = rates[kept].sum()
+    return rates[kept] * (rates.sum() / most if most > 0.0 else 1.0), rows[kept]
+
+
+def _rent_usd_per_s(plan: Plan, classes: Mapping[str, DeviceClass]) -> float:
+    return sum(classes[size].cost_usd(1.0) * n for (_, size), n in plan.items() if size in classes)
 
 
 def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
@@ -187,9 +264,3 @@ def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
     ]
     slots.sort(key=lambda slot: (view.device_classes[slot[1]].cost_usd(1.0), slot))
     return Counter(slots[:1])
-
-
-def _unpooled(view: ClusterView, present: Plan) -> Plan:
-    """Returns the workers outside the pools, which stay as they are."""
-    pooled = {pool.name for pool in view.pools}
-    return Counter({key: count for key, count in present.items() if key[0] not in pooled})

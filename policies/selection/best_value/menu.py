@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.policies.views import FloatArray, ResidentView
 
 _SURE = 1.645 / 2.326
 """Latency is taken as lognormal: log p95 is so far from log p50 on the way to log p99."""
+_LATER_SIZES = 5
+"""Batch sizes that are considered for a query that is left for later."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +40,6 @@ class Menu:
     def most(self) -> int:
         """Items of the largest batch: K."""
         return int(self.busy_s.shape[1])
-
-    def rows_of(self, mask: int) -> list[int]:
-        """Returns the rows that are given as the bits of a whole number."""
-        return [row for row in range(len(self.variant_ids)) if mask >> row & 1]
 
 
 def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float = 0.0) -> Menu:
@@ -76,3 +75,50 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
         busy_s,
         (busy_s / np.arange(1.0, most + 1.0)).min(axis=1, initial=np.inf)[:, None],
     )
+
+
+class Suited:
+    """The variants of a menu that may serve queries of the same limits and number of items.
+
+    Attributes:
+        rows: whether each variant may, shape (n,).
+        is_any: whether one of them may.
+        least_s: the least median latency of such a query anywhere, seconds.
+        sure_s: the least p95 here, seconds; inf if none may.
+    """
+
+    __slots__ = ("_items", "_later", "_menu", "is_any", "least_s", "rows", "sure_s")
+
+    def __init__(self, menu: Menu, rows: NDArray[np.bool_], items: int, least_s: float) -> None:
+        self._menu, self.rows, self._items, self.least_s = menu, rows, items, least_s
+        self.is_any = bool(rows.any())
+        self.sure_s = float(menu.sure_s[rows, items - 1].min()) if self.is_any else math.inf
+        self._later: tuple[float, FloatArray, FloatArray] | None = None
+
+    def quickest(self) -> int:
+        """Returns the row with the least median latency."""
+        return int(np.where(self.rows, self._menu.typical_s[:, self._items - 1], np.inf).argmin())
+
+    def later(self, price: float, miss_points: float) -> tuple[FloatArray, FloatArray]:
+        """Returns what such a query is worth to a later batch, as a function of its slack then.
+
+        It will be in a batch of the best size for the price, and pay for its share of that.
+
+        Args:
+            price: points a second.
+            miss_points: accuracy points that a query not served costs, besides its own.
+
+        Returns:
+            Slacks, ascending, shape (m,), and points from each of them on, shape (m + 1,); the
+            first are those below all slacks: 0.
+        """
+        if self._later is None or self._later[0] != price:
+            menu, rows, items = self._menu, self.rows, self._items
+            sizes = np.unique(np.geomspace(items, menu.most, _LATER_SIZES).round().astype(np.intp))
+            sure_s, busy_s = menu.sure_s[rows][:, sizes - 1], menu.busy_s[rows][:, sizes - 1]
+            share_s = np.where(np.isfinite(busy_s), busy_s * (items / sizes), 0.0)
+            points = (menu.accuracy_percent[rows, None] + miss_points - price * share_s).ravel()
+            order = np.argsort(sure_s, axis=None)
+            best = np.maximum.accumulate(points[order].clip(min=0.0))
+            self._later = price, sure_s.ravel()[order], np.concatenate([[0.0], best])
+        return self._later[1:]

@@ -12,19 +12,17 @@ from scipy.optimize import linprog
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.selection.best_value.batches import Later, Line, Terms, best_batch
+from modelless.policies.selection.best_value.batches import Batch, Line, Terms, best_batch
 from modelless.policies.selection.best_value.best_value import BestValue
-from modelless.policies.selection.best_value.fleet import Fleet
-from modelless.policies.selection.best_value.menu import Menu, make_menu
+from modelless.policies.selection.best_value.menu import Menu, Suited, make_menu
+from modelless.policies.selection.best_value.pools import Pools, ToCome
 from modelless.policies.selection.best_value.price import (
-    Higher,
     Kind,
     Offer,
     Rates,
     kind_of,
     offer_of,
-    prices_of_time,
-    share_out,
+    price_of_time,
 )
 from modelless.policies.views import (
     Candidates,
@@ -230,7 +228,7 @@ def test_lower_ranks_fill_a_batch_while_all_are_in_time() -> None:
 
 @pytest.mark.parametrize(
     ("began_s", "items", "expected"),
-    [(-0.05, 8, QUICK), (-0.046, 1, SLOW), (0.0, 0, SLOW)],
+    [(-0.05, 8, QUICK), (-0.0495, 1, SLOW), (0.0, 0, SLOW)],
 )
 def test_the_last_idle_worker_runs_what_is_short_if_a_higher_priority_cannot_wait(
     began_s: float, items: int, expected: str
@@ -240,7 +238,7 @@ def test_the_last_idle_worker_runs_what_is_short_if_a_higher_priority_cannot_wai
     for number in range(40):
         at_s = NOW_S - 2.0 + number * 0.05
         arrive(policy, QueryView(number, "t", at_s, at_s + 0.01, priority=3))
-    running = QueueView("t", None, None, [due(90, 9.0, items=items)])
+    running = QueueView("t", None, None, [due(90, 9.0, items=items, priority=9)])
     peer_runs = policy.on_idle(worker("w1"), [running][:items], NOW_S + began_s, RNG)
     assert (peer_runs.variant_id if isinstance(peer_runs, Run) else "") == (SLOW if items else "")
     low = due(91, 0.5)
@@ -390,125 +388,134 @@ def ladder() -> Menu:
     return make_menu(worker().residents.values(), 8)
 
 
-@pytest.mark.parametrize(("pressure", "chosen"), [(0.0, [SLOW, SLOW]), (1.0, [SLOW, MID])])
+def any_variant(items: int = 1) -> Suited:
+    """Queries that every variant of the ladder may serve."""
+    return Suited(ladder(), np.ones(3, dtype=np.bool_), items, 0.0)
+
+
+def worth_later(price: float, slack_s: np.ndarray) -> list[float]:
+    edges_s, points = any_variant().later(price, 100.0)
+    found: list[float] = points[edges_s.searchsorted(slack_s, side="right")].tolist()
+    return found
+
+
+def best_of(count: int, in_s: float, later: float, terms: Terms) -> tuple[str, Batch]:
+    """The best batch of equal queries on the ladder, with the variant's name."""
+    suited = [any_variant()] * count
+    line = Line(many(count, in_s), suited, [in_s] * count, np.full(count, later))
+    batch = best_batch(ladder(), line, terms)
+    assert batch is not None
+    return ladder().variant_ids[batch.row], batch
+
+
+@pytest.mark.parametrize(("wanted", "chosen"), [(0.0, [SLOW, SLOW]), (1.0, [SLOW, MID])])
 def test_a_batch_is_charged_all_of_its_time_if_others_want_it(
-    pressure: float, chosen: list[str]
+    wanted: float, chosen: list[str]
 ) -> None:
     """The slow one brings 16 points more for 45 ms more: 356 points a second.
 
     A pair's shares of full batches are 34 ms longer there: 474 points a second.
     """
-    pair = Line(many(2, 0.1), np.full(2, 0.1), np.zeros(2))
     found = []
     for price in (350.0, 360.0):
-        batch = best_batch(ladder(), [0, 1, 2], pair, Terms(price, pressure, 100.0, None, 0.0))
-        assert batch is not None
+        name, batch = best_of(2, 0.1, 0.0, Terms(price, wanted, 100.0, None, 0.0))
         assert len(batch.queries) == 2
-        found.append(batch.variant_id)
+        found.append(name)
     assert found == chosen
 
 
-@pytest.mark.parametrize(("price", "size"), [(0.0, 4), (10.0, 4)])
-def test_the_largest_of_batches_worth_alike_runs(price: float, size: int) -> None:
+@pytest.mark.parametrize("price", [0.0, 10.0])
+def test_the_largest_of_batches_worth_alike_runs(price: float) -> None:
     """Of four with time to spare; a batch of n on the slow one takes 25 n + 25 ms."""
-    slack_s = np.full(4, 5.0)
-    later = Later(ladder(), [0, 1, 2], 1, price, 100.0).points(slack_s)
-    terms = Terms(price, 1.0, 100.0, None, 0.0)
-    batch = best_batch(ladder(), [0, 1, 2], Line(many(4, 5.0), slack_s, later), terms)
-    assert batch is not None
-    assert (batch.variant_id, len(batch.queries)) == (SLOW, size)
+    (later,) = worth_later(price, np.array([5.0]))
+    name, batch = best_of(4, 5.0, later, Terms(price, 1.0, 100.0, None, 0.0))
+    assert (name, len(batch.queries)) == (SLOW, 4)
 
 
 def test_if_nothing_is_worth_the_price_the_most_points_a_second_run() -> None:
     """A full batch on the quickest has 56,889 a second; alone there, a query costs least."""
-    line = Line(many(9, 0.1), np.full(9, 0.1), np.zeros(9))
-    batch = best_batch(ladder(), [0, 1, 2], line, Terms(1e5, 1.0, 100.0, None, 0.0))
-    assert batch is not None
-    assert (batch.variant_id, len(batch.queries)) == (QUICK, 8)
+    name, batch = best_of(9, 0.1, 0.0, Terms(1e5, 1.0, 100.0, None, 0.0))
+    assert (name, len(batch.queries)) == (QUICK, 8)
     assert batch.gain == pytest.approx(8 * 160.0 - 1e5 * 0.0225)
 
 
 def test_what_is_left_is_worth_more_with_slack_and_less_at_a_price() -> None:
     slack_s = np.array([0.001, 0.006, 0.03, 0.06, 1.0, math.inf])
-    free, dear = (
-        Later(ladder(), [0, 1, 2], 1, price, 100.0).points(slack_s) for price in (0.0, 1e3)
-    )
-    assert free.tolist() == [0.0, 160.0, 172.0, 180.0, 180.0, 180.0]
-    assert (np.diff(dear) >= 0.0).all()
-    assert (dear[1:] < free[1:]).all()
+    free, dear = worth_later(0.0, slack_s), worth_later(1e3, slack_s)
+    assert free == [0.0, 160.0, 172.0, 180.0, 180.0, 180.0]
+    assert dear == sorted(dear)
+    assert (np.array(dear) < free).tolist() == [False, *[True] * 5]
     # 8 on the quickest take 2.8 ms each, and on the next 11.25 ms.
     assert dear[-1] == pytest.approx(172.0 - 11.25)
-    assert Later(ladder(), [0, 1, 2], 1, 1e6, 100.0).points(slack_s).tolist() == [0.0] * 6
+    assert worth_later(1e6, slack_s) == [0.0] * 6
 
 
 def test_a_higher_priority_is_lost_from_its_patience_on() -> None:
-    higher = Higher(np.array([10.0, 100.0]), np.array([0.5, 2.0]))
-    assert higher.lost(np.array([0.4, 1.5, 3.0])).tolist() == [0.0, 10.0, 125.0]
+    to_come = ToCome(np.array([10.0, 100.0]), np.array([0.5, 2.0]))
+    assert to_come.lost(np.array([0.4, 1.5, 3.0])).tolist() == [0.0, 10.0, 125.0]
 
 
 # -- the price --------------------------------------------------------------------------------
 
 
-def offers(rng: np.random.Generator, count: int) -> list[tuple[float, Offer]]:
-    """Kinds with a rate each and up to 4 variants."""
-    made = []
-    for _ in range(count):
-        variants = int(rng.integers(1, 5))
-        query_s = rng.uniform(0.01, 0.2, variants)
-        accuracy = -np.sort(-rng.uniform(50.0, 95.0, variants))
-        made.append((rng.uniform(1, 20), Offer(accuracy, query_s, 1.0)))
-    return made
+def offer(accuracy: list[float], each_s: list[float], miss_points: float) -> Offer:
+    """What a menu of these variants, without batches, offers queries that have all the time."""
+    views = [
+        ResidentView(f"t/m/{number}@1", percent, (0.0, one_s), (0.0, one_s))
+        for number, (percent, one_s) in enumerate(zip(accuracy, each_s, strict=True))
+    ]
+    return offer_of(Kind("t", 0.0, math.inf, 1, 0), make_menu(views, 1), 0.5, miss_points)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_price_is_the_dual_of_the_linear_program(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    demands, miss_points = offers(rng, 6), float(rng.choice([0.0, 100.0]))
-    points, used_s, kinds = [], [], []
-    for place, (_, offer) in enumerate(demands):
-        points += (offer.accuracy_percent + miss_points).tolist()
-        used_s += offer.query_s.tolist()
-        kinds += [place] * len(offer.accuracy_percent)
-    of_kind = np.equal.outer(np.arange(len(demands)), kinds).astype(float)
+    miss_points = float(rng.choice([0.0, 100.0]))
+    points, used_s, kinds, demands = [], [], [], []
+    for place in range(6):
+        variants = int(rng.integers(1, 5))
+        each_s = rng.uniform(0.01, 0.2, variants).tolist()
+        accuracy = rng.uniform(50.0, 95.0, variants).tolist()
+        demands.append((rng.uniform(1, 20), offer(accuracy, each_s, miss_points)))
+        points += [each + miss_points for each in accuracy]
+        used_s += each_s
+        kinds += [place] * variants
+    of_kind = np.equal.outer(np.arange(6), kinds).astype(float)
     rates = [rate for rate, _ in demands]
     capacity = float(rng.uniform(0.3, 4.0))
     solved = linprog(-np.array(points), A_ub=np.vstack([of_kind, used_s]), b_ub=[*rates, capacity])
     dual = -solved.ineqlin.marginals[-1]  # 0 with one seed
-    cases = [(np.array([0.0, rate]), offer) for rate, offer in demands]
-    prices = prices_of_time(cases, miss_points, capacity).tolist()
-    assert prices == pytest.approx([0.0, dual], rel=1e-3)
+    assert price_of_time(demands, capacity) == pytest.approx(dual, rel=1e-6)
 
 
 def test_the_price_is_zero_while_all_fit_and_rises_with_demand() -> None:
     """100 a second of the better variant fill a second, and 200 of the quicker one."""
-    offer = Offer(np.array([80.0, 70.0]), np.array([0.010, 0.005]), 1.0)
-    rates = np.array([0.0, 99.0, 150.0, 300.0])
-    prices = prices_of_time([(rates, offer)], 0.0, 1.0).tolist()
-    assert prices == pytest.approx([0.0, 0.0, 10.0 / 0.005, 70.0 / 0.005], rel=1e-3)
-    nothing = Offer(np.empty(0), np.empty(0), -math.inf)
-    assert prices_of_time([(np.array([1e6]), nothing)], 0.0, 1.0).tolist() == [0.0]
-    demands = offers(np.random.default_rng(3), 6)
-    scales = np.geomspace(0.01, 100.0, 30)
-    rising = prices_of_time(
-        [(scales * rate, offer) for rate, offer in demands], 100.0, 2.0
-    ).tolist()
-    assert rising == sorted(rising)
-    assert rising[0] == 0.0 < rising[-1]
+    either = offer([80.0, 70.0], [0.010, 0.005], 0.0)
+    prices = [price_of_time([(rate, either)], 1.0) for rate in (0.0, 99.0, 150.0, 300.0)]
+    assert prices == pytest.approx([0.0, 0.0, 10.0 / 0.005, 70.0 / 0.005])
+    nothing = offer([], [], 0.0)
+    assert (nothing.least_s, nothing.points) == (math.inf, 0.0)
+    assert price_of_time([(1e6, nothing)], 1.0) == price_of_time([], 1.0) == 0.0
 
 
 def test_an_offer_has_the_variants_and_batches_that_are_in_time() -> None:
     """Half of 100 ms is enough for 3 on the middle one and for all on the quickest."""
     kind = Kind("t", 0.0, 0.1, 2, 0)
-    offer = offer_of(kind, ladder(), 0.5)
-    assert offer.accuracy_percent.tolist() == [80.0, 72.0, 60.0]
+    found = offer_of(kind, ladder(), 0.5, 100.0)
     # One alone may take it all.
-    assert offer.query_s == pytest.approx([2 * 0.050, 2 * 0.040 / 3, 2 * 0.0225 / 8])
-    assert offer.patience_s == pytest.approx(0.1 - ladder().sure_s[2, 0])
-    assert offer_of(kind._replace(min_accuracy_percent=75.0), ladder(), 0.5).query_s.shape == (1,)
+    quick_s, mid_s, slow_s = 2 * 0.0225 / 8, 2 * 0.040 / 3, 2 * 0.050
+    steps_s = [quick_s, mid_s - quick_s, slow_s - mid_s]
+    assert found.step_s == pytest.approx(steps_s)
+    assert found.points_per_s * found.step_s == pytest.approx([160.0, 12.0, 8.0])
+    assert found.points == 180.0
+    assert found.least_s == pytest.approx(quick_s)
+    assert found.patience_s == pytest.approx(0.1 - ladder().sure_s[2, 0])
+    only = offer_of(kind._replace(min_accuracy_percent=75.0), ladder(), 0.5, 100.0)
+    assert only.step_s == pytest.approx([0.1])
     # Alone, a query may take all of its limit, and what rounding may have taken of that.
-    assert offer_of(kind._replace(limit_s=0.005), ladder(), 0.5).accuracy_percent.tolist() == [60.0]
-    too_tight = offer_of(kind._replace(limit_s=0.004), ladder(), 0.5)
-    assert (len(too_tight.accuracy_percent), too_tight.patience_s) == (0, -math.inf)
+    assert offer_of(kind._replace(limit_s=0.005), ladder(), 0.5, 100.0).points == 160.0
+    too_tight = offer_of(kind._replace(limit_s=0.004), ladder(), 0.5, 100.0)
+    assert (len(too_tight.step_s), too_tight.patience_s) == (0, -math.inf)
 
 
 def test_queries_that_ask_for_about_the_same_are_of_one_kind() -> None:
@@ -545,85 +552,57 @@ def test_rates_of_ever_new_kinds_are_bounded() -> None:
 # -- pools of workers -------------------------------------------------------------------------
 
 
-def test_a_pool_that_is_the_only_one_for_a_kind_gets_less_of_the_others() -> None:
-    """By speed alone both would get half of the first kind; equally busy they are at 20 to 80."""
-    work_s = np.array([[0.5, 0.5], [0.3, math.inf], [math.inf, math.inf]])
-    shares = share_out(work_s, np.array([1.0, 1.0]))
-    assert shares[1:].tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    assert 0.2 <= shares[0, 0] < 0.4
-    assert shares[0].sum() == pytest.approx(1.0)
+def test_kinds_are_shared_out_by_speed() -> None:
+    """Two workers of 5 ms and one of 10 ms for t; only the latter serves u."""
+    pools = Pools(100.0)
+    quick, slow = resident(QUICK, 0.005, 60.0), resident(SLOW, 0.010, 80.0)
+    asked = [worker(name, quick) for name in ("w0", "w1")]
+    asked.append(worker("g0", slow, resident("u/m/v@1", 0.01, 70.0), device_class="gpu-1"))
+    found = [pools.on_idle(each, NOW_S) for each in asked]
+    for pool, at in zip(found[1:], asked[1:], strict=True):
+        for scope in ("t", "u"):
+            pool.menu(at, scope, 0)
+    kinds = [Kind(scope, 0.0, 1.0, 1, 0) for scope in ("t", "u", "x")]
+    pools.share_out(dict.fromkeys(kinds, 1.0), NOW_S)
+    assert list(found[0].shares.values()) == pytest.approx([0.8, 0.0])
+    assert list(found[2].shares.values()) == pytest.approx([0.2, 1.0])
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_shares_of_what_all_pools_can_serve_make_them_equally_busy(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    work_s, workers = rng.uniform(0.1, 2.0, (6, 3)), rng.integers(1, 9, 3).astype(float)
-    shares = share_out(work_s, workers)
-    assert shares.sum(axis=1) == pytest.approx(1.0)
-    busy = (shares * work_s).sum(axis=0) / workers
-    assert busy == pytest.approx(busy.mean(), rel=0.05)
-
-
-def test_the_fleet_knows_who_is_idle_next() -> None:
-    fleet = Fleet()
-    pool = fleet.on_idle(worker("w0"), NOW_S)
+def test_a_pool_knows_who_is_idle_next() -> None:
+    pools = Pools(100.0)
+    pool = pools.on_idle(worker("w0"), NOW_S)
     assert pool.next_idle_s("w0", NOW_S) == math.inf
-    assert fleet.on_idle(worker("w1"), NOW_S) is pool
-    assert pool.count == 2
+    assert pools.on_idle(worker("w1"), NOW_S) is pool
     assert pool.next_idle_s("w0", NOW_S) == 0.0
-    fleet.on_run("w1", 0.03, NOW_S)
+    pool.until_s["w1"] = NOW_S + 0.03
     assert pool.next_idle_s("w0", NOW_S) == pytest.approx(0.03)
-    fleet.on_run("w0", 0.02, NOW_S)
-    assert pool.next_idle_s("", NOW_S + 0.01) == pytest.approx(0.01)
-    assert pool.next_idle_s("", NOW_S + 0.025) == 0.0  # w0 should be back any moment
-    fleet.on_idle(worker("w1"), NOW_S + 0.026)  # sooner than expected
-    fleet.on_run("w1", 0.05, NOW_S + 0.026)
-    fleet.on_idle(worker("w0"), NOW_S + 0.03)
-    assert pool.next_idle_s("w0", NOW_S + 0.03) == pytest.approx(0.046)
+    assert pool.next_idle_s("w0", NOW_S + 0.04) == 0.0  # it should be back any moment
+    assert pool.until_s == {"w0": NOW_S, "w1": NOW_S + 0.03}
 
 
-def test_the_fleet_knows_who_serves_a_scope_next_and_that_this_worker_will_be_back() -> None:
-    fleet = Fleet()
-    fleet.on_idle(worker("w0"), NOW_S)
-    fleet.on_run("w0", 0.04, NOW_S)
-    fleet.on_idle(worker("w0"), NOW_S + 0.041)
-    other = worker("g0", resident("u/m/v@1", 0.01, 70.0), device_class="gpu-1")
-    fleet.on_idle(other, NOW_S + 0.041)
-    assert fleet.next_idle_s("t", "w0", NOW_S + 0.041) == pytest.approx(0.04)  # a batch takes that
-    assert fleet.next_idle_s("u", "w0", NOW_S + 0.041) == 0.0
-    fleet.on_run("g0", 0.02, NOW_S + 0.041)
-    assert fleet.next_idle_s("u", "w0", NOW_S + 0.051) == pytest.approx(0.01)
-    fleet.on_idle(worker("g1", device_class="gpu-1"), NOW_S + 0.051)
-    assert fleet.next_idle_s("t", "w0", NOW_S + 0.051) == 0.0
-
-
-def test_the_fleet_forgets_workers_that_are_gone() -> None:
-    fleet = Fleet()
-    pool = fleet.on_idle(worker("w0"), NOW_S)
-    fleet.on_idle(worker("w1"), NOW_S)
-    fleet.on_run("w1", 15.0, NOW_S)
-    fleet.on_idle(worker("g0", device_class="gpu-1"), NOW_S)
-    fleet.on_idle(worker("w2"), NOW_S + 9.0)
-    fleet.forget_gone(NOW_S + 9.9)
-    assert (pool.count, len(fleet.pools)) == (3, 2)
-    fleet.forget_gone(NOW_S + 10.1)  # w1 has not finished yet
-    assert pool.count == 2
-    assert fleet.pools == [pool]
+def test_workers_that_are_gone_are_forgotten() -> None:
+    pools = Pools(100.0)
+    pool = pools.on_idle(worker("w0"), NOW_S)
+    pools.on_idle(worker("w1"), NOW_S)
+    pool.until_s["w1"] = NOW_S + 15.0
+    other = pools.on_idle(worker("g0", device_class="gpu-1"), NOW_S)
+    pools.on_idle(worker("w2"), NOW_S + 9.0)
+    pools.share_out({}, NOW_S + 9.9)
+    assert (len(pool.until_s), pools.all) == (3, [pool, other])
+    pools.share_out({}, NOW_S + 10.1)  # w1 has not finished yet
+    assert (sorted(pool.until_s), pools.all) == (["w1", "w2"], [pool])
     assert pool.next_idle_s("w2", NOW_S + 10.1) == pytest.approx(4.9)
 
 
 def test_a_worker_whose_residents_change_moves_to_another_pool() -> None:
-    fleet = Fleet()
-    both = [fleet.on_idle(worker(name), NOW_S) for name in ("w0", "w1")]
+    pools = Pools(100.0)
+    both = [pools.on_idle(worker(name), NOW_S) for name in ("w0", "w1")]
     changed = worker("w0", resident("u/m/v@1", 0.01, 70.0))
-    moved = fleet.on_idle(changed, NOW_S + 1.0)
+    moved = pools.on_idle(changed, NOW_S + 1.0)
     assert both[0] is both[1] is not moved
-    assert (both[0].count, moved.count) == (1, 1)
-    assert (moved.serves("t"), moved.serves("u")) == (False, True)
-    assert both[0].next_idle_s("w1", NOW_S + 1.0) == math.inf
-    fleet.on_idle(worker("w1", *changed.residents.values()), NOW_S + 1.0)
-    assert fleet.pools == [moved]
-    assert moved.count == 2
+    assert (list(both[0].until_s), list(moved.until_s)) == (["w1"], ["w0"])
+    pools.on_idle(worker("w1", *changed.residents.values()), NOW_S + 1.0)
+    assert pools.all == [moved]
 
 
 # -- as an object -----------------------------------------------------------------------------
@@ -687,36 +666,8 @@ def test_a_long_row_that_this_worker_cannot_serve_hides_nobody() -> None:
 
 
 def test_at_a_price_a_part_full_batch_need_not_be_the_quickest() -> None:
-    alone = np.array([1.0])
-    later = Later(ladder(), [0, 1, 2], 1, 0.1, 100.0).points(alone)
-    terms = Terms(0.1, 0.125, 100.0, None, 0.0)
-    batch = best_batch(ladder(), [0, 1, 2], Line(many(1, 1.0), alone, later), terms)
-    assert batch is not None
-    assert batch.variant_id == ladder().variant_ids[0]
-
-
-def test_a_lost_worker_is_not_about_to_be_idle() -> None:
-    fleet = Fleet()
-    pool = fleet.on_idle(worker("w0"), 0.0)
-    fleet.on_idle(worker("w1"), 0.0)
-    fleet.on_run("w1", 0.05, 0.0)
-    fleet.on_idle(worker("w0"), 11.0)
-    fleet.forget_gone(11.0)
-    assert pool.next_idle_s("w0", 11.0) == math.inf
-
-
-def test_a_worker_is_no_other_worker_even_if_it_is_asked_when_it_was_expected() -> None:
-    fleet = Fleet()
-    pool = fleet.on_idle(worker("w0"), 0.0)
-    fleet.on_run("w0", 0.5, 0.0)
-    fleet.on_idle(worker("w0"), 0.5)
-    assert pool.next_idle_s("w0", 0.5) == math.inf
-
-
-def test_pools_are_equally_busy_though_only_one_of_them_can_serve_a_kind() -> None:
-    shares = share_out(np.array([[0.5, 0.5], [0.3, np.inf]]), np.array([1.0, 1.0]))
-    assert shares[0] == pytest.approx([0.2, 0.8], abs=0.01)
-    assert shares[1] == pytest.approx([1.0, 0.0])
+    (later,) = worth_later(0.1, np.array([1.0]))
+    assert best_of(1, 1.0, later, Terms(0.1, 0.125, 100.0, None, 0.0))[0] == SLOW
 
 
 def test_batches_of_unknown_latency_are_not_run() -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.expected_value.expected_value import ExpectedValue
-from modelless.policies.scaling.expected_value.offer import offer_of
-from modelless.policies.scaling.expected_value.pool_problem import PoolProblem, Prices
-from modelless.policies.scaling.expected_value.pool_program import greedy_counts, program_of
-from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import (
     ClusterView,
     Demand,
@@ -219,17 +213,11 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 # -- what is known of a plan, and what is done where the program gives none ---------------------
 
 
-@pytest.mark.parametrize(
-    ("rate_per_s", "count"), [(10.0, 1), (34.0, 1), (36.0, 2), (100.0, 3), (1000.0, 4)]
-)
-def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
-    rate_per_s: float, count: int
-) -> None:
-    policy = scaled(node_limit=0)
-    targets = policy.targets(view(0.0, rate_per_s, "cpu-1", pool=NUMBER), {})
-    assert dict(targets.workers) == {"cpu-1": count}
+def test_without_a_plan_of_the_solver_all_stays_as_it_is() -> None:
+    targets = scaled(node_limit=0).targets(view(0.0, 100.0, "cpu-1", pool=NUMBER), {})
+    assert dict(targets.workers) == {"cpu-1": 1}
     assert targets.quality is not None
-    assert targets.quality.words() == "greedy, how far from the best is not known"
+    assert targets.quality.words() == "last plan, how far from the best is not known"
 
 
 def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while() -> None:
@@ -244,65 +232,3 @@ def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while(
         "solved to optimality",
         "solved to optimality, a dearer one of late is kept for now",
     ]
-
-
-def some_problem(seed: int) -> PoolProblem:
-    """A few kinds, variants, sizes and pools."""
-    rng = np.random.default_rng(seed)
-    variants = tuple(
-        facts(f"t/m{number}/v@1", float(rng.uniform(50, 90)), float(rng.uniform(0.002, 0.05)))
-        for number in range(3)
-    )
-    offer = offer_of(variants, ["cpu-1", "cpu-2"])
-    time_s = offer.batch_s[:, 1] * np.where(rng.random((3, len(offer.placements))) < 0.7, 1, np.inf)
-    pools = (
-        Pool("cpu-1", ("cpu-1", "cpu-2"), int(rng.integers(2)), 6, max_cores=8, start_s=5.0),
-        Pool("cpu-2", ("cpu-2",), 0, 4, start_s=5.0),
-    )
-    present = Counter({("cpu-1", "cpu-1"): int(rng.integers(1, 4)), ("cpu-2", "cpu-2"): 1})
-    rates = rng.uniform(1.0, 150.0, 3)
-    prices = Prices(float(rng.choice([1e-6, 1e-3])), 1e-5, 120.0)
-    return PoolProblem(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
-
-
-LIMITS = SolverLimits(10_000, 1e-9, 60.0)
-
-
-def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
-    shares = []
-    for seed in range(24):
-        problem = some_problem(seed)
-        program = program_of(problem)
-        best = program.maximise(LIMITS)
-        greedy = greedy_counts(problem)
-        assert greedy is not None
-        known = program.evaluate_plan(greedy, 60.0)  # which is impossible where bounds are broken
-        assert known.values is not None
-        assert known.worth <= best.bound + 1e-6
-        shares.append(known.worth / best.worth)
-    assert min(shares) > 0.75
-    assert np.mean(shares) > 0.97
-
-
-def test_a_poor_plan_of_the_solver_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = view(0.0, 100.0, "cpu-1", pool=NUMBER)
-
-    def poor(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
-        found = self.evaluate_plan([1.0], 10.0)  # one worker, where three pay
-        return found._replace(bound=1.01 * best.worth)
-
-    best = SolverResult(None)
-
-    def remembered(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
-        nonlocal best
-        best = search(self, limits)
-        return best
-
-    search = MixedIntegerProgram.maximise
-    monkeypatch.setattr(MixedIntegerProgram, "maximise", remembered)
-    assert wanted(scaled(), seen) == {"cpu-1": 3}
-    monkeypatch.setattr(MixedIntegerProgram, "maximise", poor)
-    targets = scaled().targets(seen, {})
-    assert dict(targets.workers) == {"cpu-1": 3}
-    assert targets.quality is not None
-    assert targets.quality.words() == "greedy, within 1 % of the bound"
