@@ -21,6 +21,7 @@ from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import SelectionChanged
+from modelless.policies.advisory import Advisory, build_advisory
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
     EvictionPolicy,
@@ -50,13 +51,14 @@ def build_dispatcher(
         InvalidInputError: its settings do not fit.
     """
     limits = settings.limits
-    selection, exploration, _ = build_selection(settings)
+    selection, exploration, _, advisory = build_selection(settings)
     return Dispatcher(
         ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
         selection,
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
         exploration=exploration,
+        advisory=advisory,
     )
 
 
@@ -66,6 +68,7 @@ def build_selection(settings: Settings) -> SelectionChanged:
     return SelectionChanged(
         build_policy(SelectionPolicy, settings.policies.selection),
         Exploration(share, np.random.default_rng((settings.seed, 1))) if share else None,
+        advisory=build_advisory(SelectionPolicy, settings.policies.advisory.selection),
     )
 
 
@@ -78,7 +81,11 @@ def build_changed(before: Settings, after: Settings) -> PoliciesChanged:
         "forecast": Forecaster,
     }
     wanted = {name: getattr(after.policies, name) for name in seams}
-    return PoliciesChanged(**{
+    beside = after.policies.advisory.scaling
+    advisory: Advisory[ScalingPolicy] | None = None
+    if beside != before.policies.advisory.scaling:
+        advisory = build_advisory(ScalingPolicy, beside) or Advisory(None)  # type: ignore[type-abstract]
+    return PoliciesChanged(advisory=advisory, **{
         name: build_policy(seams[name], specification)
         for name, specification in wanted.items()
         if specification != getattr(before.policies, name)
@@ -90,7 +97,7 @@ def check_policies(settings: Settings) -> None:
 
     Raises as ``build_dispatcher`` does.
     """
-    build_policy(SelectionPolicy, settings.policies.selection)
+    build_selection(settings)
     build_planner(settings, PlanLimits({}, {}))
 
 
@@ -103,6 +110,7 @@ def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]
         build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
         limits,
+        build_advisory(ScalingPolicy, policies.advisory.scaling),  # type: ignore[type-abstract]
     )
 
 

@@ -193,6 +193,13 @@ def label_options(labels: dict[str, str]) -> dict[str, Any]:
     return {"label_selector": labels} if labels else {}
 
 
+class AdvisorySettings(_Section):
+    """Policies beside those in charge: they only say what they would have done."""
+
+    selection: PolicySpecification | None = Field(None, description="beside `policies.selection`")
+    scaling: PolicySpecification | None = Field(None, description="beside `policies.scaling`")
+
+
 class PolicySettings(_Section):
     """The policies: each is a name, or a mapping of `policy` and its settings."""
 
@@ -216,6 +223,7 @@ class PolicySettings(_Section):
         description="share of the queries whose placement is drawn at random among those that meet "
         "their limits; with it, `modelless whatif` estimates how other policies would have done",
     )
+    advisory: AdvisorySettings = AdvisorySettings()
 
 
 class ResidencySettings(_Section):

@@ -414,6 +414,16 @@ def _show_status(found: Mapping[str, Any]) -> None:
         if member.get("quarantine"):
             say(f"{member['id']} is in quarantine: {member['quarantine']}")
     _say_not_served(found.get("not_served", {}))
+    for told in found.get("advice", []):
+        often = ", ".join(
+            f"{each['would']} where it did {each['done']} ({each['count']})"
+            for each in told["advice"][:3]
+            if each["would"] != each["done"]
+        )
+        say(
+            f"advisory {told['seam']}: would have done the same {told['agreed']} times of "
+            f"{told['asked']}" + (f"; else {often}" if often else "")
+        )
     drifted = found.get("drifted", [])
     for row in drifted:
         where = f"{row['variant']} on {row['device_class']}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
+from modelless.controller.control.advice import AdviceTotals
 from modelless.controller.control.canaries import Canaries, version_effects
 from modelless.controller.control.decision_log import DecisionLog
 from modelless.controller.control.feedback import (
@@ -103,6 +104,9 @@ class Control:
         workers: at the beginning, by name, of the pools that may be scaled.
         began_s: the time now, seconds.
         feedback: when it demotes a variant.
+
+    Attributes:
+        advice: what the policies beside those in charge would have done.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Control:
         feedback: FeedbackRules = DEFAULT_RULES,
     ) -> None:
         self._planner = planner
+        self.advice = AdviceTotals()
         self._times = times
         self._began_s = began_s
         self._ticked_s = -inf
@@ -249,6 +254,7 @@ class Control:
         self._canaries.add(report)
         self._feedback.add(report.feedback, now_s + self._epoch_offset_s)
         self._changes += report.changes
+        self.advice.add("selection", report.meters.advised)
 
     def _on_facts(self, event: FactsChanged, now_s: float) -> list[ControlEffect]:
         del now_s
@@ -311,7 +317,10 @@ class Control:
             self._pools.note_plan(plan, present)
         if not is_settled or self._rollout.is_under_way(reports, now_s):
             plan = _without_regrets(plan)
+        if self._planner.advisory is not None:
+            self.advice.add("scaling", self._planner.advisory.take())
         entries = self._log.entries(view, plan, self._changes, self._planner.problems)
+        entries += self.advice.entries(now_s)
         self._changes = []
         effects += [
             each

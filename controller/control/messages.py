@@ -20,6 +20,7 @@ from modelless.controller.device.messages import (
 from modelless.controller.dispatch.counters import Kind, Meters
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.trials import FeedbackCounts, TrialCounts
+from modelless.policies.advisory import Advisory
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
@@ -188,12 +189,17 @@ class PinsChanged(NamedTuple):
 
 
 class PoliciesChanged(NamedTuple):
-    """Operators changed some of the planner's policies; those that are None stay."""
+    """Operators changed some of the planner's policies; those that are None stay.
+
+    Attributes:
+        advisory: of scaling, see ``Planner``.
+    """
 
     scaling: ScalingPolicy | None = None
     placement: PlacementPolicy | None = None
     eviction: EvictionPolicy | None = None
     forecast: Forecaster | None = None
+    advisory: Advisory[ScalingPolicy] | None = None
 
 
 class Tick(NamedTuple):
@@ -277,6 +283,7 @@ class EntryKind(StrEnum):
     ACCURACY_DEMOTED = "accuracy-demoted"
     ACCURACY_RESTORED = "accuracy-restored"
     POLICY_PROBLEM = "policy-problem"
+    ADVICE = "advice"
     ENTRIES_LOST = "entries-lost"
 
 

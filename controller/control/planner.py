@@ -18,6 +18,7 @@ from modelless.controller.control.planned_memory import MeasuredMemory, PlannedM
 from modelless.controller.control.pool_moves import PlanLimits, PoolPlanner
 from modelless.controller.control.prefetch import DueLoad, Prefetcher
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
+from modelless.policies.advisory import Advisory
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -98,6 +99,11 @@ __all__ = ["PlanLimits", "Planner"]
 _Answer = TypeVar("_Answer")
 _Key = TypeVar("_Key", bound=Hashable)
 _NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
+_AS_PLANNED, _MOST_LETTERS = "as planned", 300
+
+
+def _words(placement: Placement) -> str:
+    return f"{placement.variant_id} on {placement.device_class}"
 
 
 @dataclass(slots=True)
@@ -166,6 +172,9 @@ class _Draft:
 class Planner:
     """Makes one control machine's plans.
 
+    Args:
+        advisory: says what another scaling policy would have planned; None: nobody does.
+
     Attributes:
         problems: mistakes of policies in the last tick, for the log. The plan does without the
             answer of a policy that raises or answers nonsense.
@@ -181,12 +190,14 @@ class Planner:
         eviction: EvictionPolicy,
         forecaster: Forecaster,
         limits: PlanLimits,
+        advisory: Advisory[ScalingPolicy] | None = None,
     ) -> None:
         self.scaling = scaling
         self.placement = placement
         self.eviction = eviction
         self.forecaster = forecaster
         self.limits = limits
+        self.advisory = advisory
         self.problems: list[str] = []
         self.scaled: frozenset[str] = frozenset()
         self._pool_planner = PoolPlanner(limits)
@@ -195,6 +206,7 @@ class Planner:
         self._prefetcher = Prefetcher(forecaster)
         self._adviser = Adviser()
         self._quality: PlanQuality | None = None
+        self._advised_s = -1
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """Return the effects of a plan for the view, to be carried out in order."""
@@ -213,12 +225,41 @@ class Planner:
         instances = self._counts(targets.instances, Placement)
         workers = self._counts(targets.workers, str)
         self.scaled = frozenset(workers)
+        if self.advisory is not None:
+            self._note_advice(self.advisory, view, forecast_per_s, targets)
         effects = self._pool_planner.effects(view, workers, targets.reason)
         effects += self._place(view, instances, targets.on_demand)
         return effects + self._advise(view, targets)
 
+    def _note_advice(
+        self,
+        advisory: Advisory[ScalingPolicy],
+        view: ClusterView,
+        forecast_per_s: Mapping[str, float],
+        targets: Targets,
+    ) -> None:
+        """Ask what another policy would have planned, at most once a second."""
+
+        def ask(policy: ScalingPolicy) -> str:
+            other = policy.targets(view, forecast_per_s)
+            done, would = (
+                {**{_words(each): n for each, n in it.instances.items()}, **it.workers}
+                for it in (targets, other)
+            )
+            differing = (
+                f"{would.get(name, 0)} and not {done.get(name, 0)} of {name}"
+                for name in sorted(done | would)
+                if done.get(name, 0) != would.get(name, 0)
+            )
+            return ", ".join(differing)[:_MOST_LETTERS] or _AS_PLANNED
+
+        if math.floor(view.now_s) != self._advised_s:
+            self._advised_s = math.floor(view.now_s)
+            advisory.note(view.now_s, _AS_PLANNED, ask)
+
     def change(self, policies: PoliciesChanged) -> None:
         """Use these policies from the next tick on."""
+        self.advisory = policies.advisory or self.advisory
         self.scaling = policies.scaling or self.scaling
         self.placement = policies.placement or self.placement
         self.eviction = policies.eviction or self.eviction

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
+from modelless.policies.advisory import Advice
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView
@@ -48,6 +49,7 @@ class Meters:
         batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
             what is above them; the last two figures are the items and the seconds devices took.
         cache_hits: queries that the cache answered, by scope.
+        advised: what the advisory would have done.
     """
 
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Meters:
     latencies: dict[str, list[float]] = field(default_factory=dict)
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     cache_hits: dict[str, int] = field(default_factory=dict)
+    advised: Advice = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
         key = (scope, outcome)

@@ -55,6 +55,8 @@ from modelless.controller.dispatch.open_queries import (
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import (
     PolicyFailure,
+    advise_on_plan,
+    advise_on_query,
     ask_on_idle,
     ask_on_query,
     tell_plan,
@@ -65,6 +67,7 @@ from modelless.controller.dispatch.quotes import Quote, Quotes
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
 from modelless.controller.dispatch.workers import WorkerTable
+from modelless.policies.advisory import Advisory
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import base_of, own_of
@@ -78,6 +81,7 @@ class Dispatcher:
     Args:
         instances: the ready instances; only the dispatcher changes them.
         exploration: draws the placements of some queries; None: of none.
+        advisory: says what another policy would have done; None: nobody does.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Dispatcher:
         receipts: RecentReceipts | None = None,
         explain: Explain = refusal_message,
         exploration: Exploration | None = None,
+        advisory: Advisory[SelectionPolicy] | None = None,
     ) -> None:
         self.instances = instances
         self.selection = selection
@@ -96,6 +101,7 @@ class Dispatcher:
         self.receipts = receipts if receipts is not None else RecentReceipts()
         self._rng = rng
         self._exploration = exploration
+        self._advisory = advisory
         self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingQueries(self._tenants)
         self._pending = PendingLoads(self._waiting, instances, self.limits)
@@ -188,7 +194,10 @@ class Dispatcher:
 
         This is no event: no decision reads the counters, so it changes nothing that a replay needs.
         """
-        return self._open.take_counters()
+        counters = self._open.take_counters()
+        if self._advisory is not None:
+            counters.meters.advised = self._advisory.take()
+        return counters
 
     # -- events -------------------------------------------------------------------------------
 
@@ -317,6 +326,8 @@ class Dispatcher:
         return []
 
     def _on_advised(self, event: Advised, _: float) -> list[DispatchEffect]:
+        if self._advisory is not None:
+            advise_on_plan(self._advisory, event.shares)
         problem = tell_plan(self.selection, event.shares)
         return [] if problem is None else [PolicyFailed(problem)]
 
@@ -331,6 +342,7 @@ class Dispatcher:
     def _on_selection_changed(self, event: SelectionChanged, now_s: float) -> list[DispatchEffect]:
         """Choose anew for the queries that wait: the new policy may not wait as the old one did."""
         self.selection, self._exploration = event.selection, event.exploration
+        self._advisory = event.advisory
         effects = self._on_advised(Advised(event.shares), now_s)
         effects += self._rechoose(self._waiting.all_queries(), now_s)
         return self._assign_batches(now_s, effects)
@@ -399,6 +411,8 @@ class Dispatcher:
                 return self._refuse_or_delay([query], Reason.NOTHING_READY, now_s)
         if is_online:
             choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
+            if self._advisory is not None:
+                advise_on_query(self._advisory, query, candidates, choice, now_s)
             if isinstance(choice, PolicyFailure):
                 return self._open.refuse_after_failure(choice, now_s)
             if self._exploration is not None and receipt.first_choice is None:
@@ -483,7 +497,7 @@ class Dispatcher:
             most = self.limits.max_batch
             decision = ask_on_idle(
                 self.selection, worker, self._waiting, self.instances, self._offline, most, now_s,
-                self._rng,
+                self._rng, self._advisory,
             )  # fmt: skip
             if isinstance(decision, PolicyFailure):  # each failure costs a query, so this ends
                 effects += self._open.refuse_after_failure(decision, now_s)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from modelless.controller.dispatch.exploration import Exploration
+from modelless.policies.advisory import Advisory
 from modelless.policies.reasons import AnyReason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
@@ -165,13 +166,14 @@ class SelectionChanged(NamedTuple):
 
     Attributes:
         selection: the policy from now on, also for the queries that wait.
-        exploration: see ``Dispatcher``.
+        exploration, advisory: see ``Dispatcher``.
         shares: as in ``Advised``.
     """
 
     selection: SelectionPolicy
     exploration: Exploration | None
     shares: Mapping[str, Mapping[Placement, float]] = MappingProxyType({})
+    advisory: Advisory[SelectionPolicy] | None = None
 
 
 class Tick(NamedTuple):

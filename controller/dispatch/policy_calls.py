@@ -15,6 +15,7 @@ from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.offline import OfflineBatches, is_offline
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
+from modelless.policies.advisory import Advisory
 from modelless.policies.priorities import heads, urgency
 from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
@@ -77,6 +78,7 @@ def ask_on_idle(
     max_batch: int,
     now_s: float,
     rng: np.random.Generator,
+    advisory: Advisory[SelectionPolicy] | None = None,
 ) -> Run | Wait | PolicyFailure | None:
     """Ask the policy what an idle worker runs; return None if no query waits that it could run.
 
@@ -97,7 +99,7 @@ def ask_on_idle(
         if not shown:
             return None
         view = _view_of(worker, instances, shown[0].queries[0].size, max_batch)
-        return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+        return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng, advisory)
     queues = [*worker.queues.values()]
     queues += [q for key, q in waiting.deferred.items() if group in groups_by_scope[key[0]]]
     if not queues:
@@ -117,7 +119,7 @@ def ask_on_idle(
                 view, shown, price_usd_per_s, now_s
             )
         else:
-            decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+            decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng, advisory)
         if not isinstance(decision, Wait) or decision.dropped:
             return decision
         waits.append(decision)
@@ -142,6 +144,7 @@ def _ask_on_idle(
     waiting: WaitingQueries,
     now_s: float,
     rng: np.random.Generator,
+    advisory: Advisory[SelectionPolicy] | None,
 ) -> Run | Wait | PolicyFailure:
     ids: tuple[int, ...] = ()
     try:
@@ -163,6 +166,8 @@ def _ask_on_idle(
     if problem is not None:
         blamed = _within_reach(ids, worker, waiting) or (_most_urgent(queues).query_id,)
         return PolicyFailure(f"{_name(selection.on_idle)} {problem}", blamed)
+    if advisory is not None:
+        advise_on_idle(advisory, view, queues, now_s, decision)
     return decision  # type: ignore[return-value]  # checked above
 
 
@@ -175,6 +180,73 @@ def tell_plan(
     except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
         return f"{_name(selection.on_plan)} {_raised(error)}"
     return None
+
+
+# Advice: what another policy would have done. It draws from a generator of its own.
+
+
+def advise_on_query(
+    advisory: Advisory[SelectionPolicy],
+    query: QueryView,
+    candidates: Candidates,
+    choice: Choice | PolicyFailure,
+    now_s: float,
+) -> None:
+    """Ask the advisory about a query that was chosen for."""
+
+    def ask(policy: SelectionPolicy) -> str | None:
+        rng = np.random.default_rng(query.query_id)
+        would = _choice_words(policy.on_arrival(query, candidates, rng), candidates)
+        return None if would == done == _LATER else would  # then on_idle compares them
+
+    done = _choice_words(choice, candidates)
+    advisory.note(now_s, done, ask)
+
+
+def advise_on_idle(
+    advisory: Advisory[SelectionPolicy],
+    worker: WorkerView,
+    queues: Sequence[QueueView],
+    now_s: float,
+    decision: object,
+) -> None:
+    """Ask the advisory what the worker would run, unless its policy binds on arrival."""
+
+    def ask(policy: SelectionPolicy) -> str | None:
+        if type(policy).on_idle is SelectionPolicy.on_idle:
+            return None
+        seed = [queues[0].queries[0].query_id, int(now_s * 1e6)]
+        would = policy.on_idle(worker, queues, now_s, np.random.default_rng(seed))
+        return _run_words(would, worker)
+
+    advisory.note(now_s, _run_words(decision, worker), ask)
+
+
+def advise_on_plan(
+    advisory: Advisory[SelectionPolicy], shares: Mapping[str, Mapping[Placement, float]]
+) -> None:
+    """Tell the advisory the plan's shares."""
+
+    def ask(policy: SelectionPolicy) -> None:
+        policy.on_plan(shares)
+
+    advisory.note(0.0, "", ask)
+
+
+_LATER = "later"
+
+
+def _choice_words(choice: object, candidates: Candidates) -> str:
+    if isinstance(choice, Bind):
+        variant_id, device_class = candidates.placements[choice.row]
+        return f"{variant_id} on {device_class}"
+    return _LATER if isinstance(choice, Defer) else "refuse"
+
+
+def _run_words(decision: object, worker: WorkerView) -> str:
+    return (
+        f"{decision.variant_id} on {worker.device_class}" if isinstance(decision, Run) else "wait"
+    )
 
 
 def _within_reach(

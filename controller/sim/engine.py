@@ -44,6 +44,7 @@ from modelless.controller.sim.worlds.faults import Faults
 from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.controller.sim.worlds.world import World
+from modelless.policies.advisory import build_advisory
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
     Clairvoyant,
@@ -127,6 +128,7 @@ class Engine:
             self._receipts,
             _no_message,
             Exploration(share, stream(seed, "exploration")) if share else None,
+            build_advisory(SelectionPolicy, world.policies.advisory.selection),
         )
         self._cluster = SimulatedCluster(world, fleet, seed, self._events, recorder, self)
         planner = _planner(world, self._cluster.pools)
@@ -352,4 +354,5 @@ def _planner(world: World, pools: tuple[Pool, ...]) -> Planner:
         build_policy(EvictionPolicy, policies.eviction, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast, clairvoyant=True),  # type: ignore[type-abstract]
         PlanLimits.of(pools),
+        build_advisory(ScalingPolicy, policies.advisory.scaling),  # type: ignore[type-abstract]
     )

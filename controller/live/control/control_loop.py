@@ -218,6 +218,7 @@ class ControlLoop:
             settings, knowledge.device_classes, preload, time.monotonic(), self._times
         )
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
+        self._metrics.advice = self._control.advice.totals
         self._kept_feedback = read_feedback(home)
         self._learn(knowledge)
         self._handle(self._versions.latest)
@@ -386,6 +387,7 @@ class ControlLoop:
             "pools": control.pools_status(),
             "predictions": predictions_status(reports),
             "drifted": drifts_status(reports),
+            "advice": control.advice.status(),
             "feedback": control.feedback.status(),
             "residency": self._residency.status(),
             "outcomes": dict(self._totals),

@@ -17,6 +17,7 @@ import modelless
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+from modelless.policies.advisory import Advice
 from modelless.policies.scopes import base_of
 from modelless.profiler.cost_model.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass
@@ -132,6 +133,11 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_profile_drift_ratio": Family(
         "gauge", ("variant", "device_class"), "Observed over profiled latency, where it drifted."
     ),
+    "modelless_advice_total": Family(
+        "counter",
+        ("seam", "agrees"),
+        "Decisions that an advisory policy was asked about: whether it would have done the same.",
+    ),
 }
 """Every family that is exported, by name."""
 
@@ -147,6 +153,7 @@ class ClusterMetrics:
         replies: HTTP replies by status.
         proxy_refusals: what HAProxy refused, by reason; set by the owner.
         demoted_percent: accuracies that demoted variants count for, by id; set by the owner.
+        advice: of advisory policies, by seam; set by the owner.
     """
 
     def __init__(
@@ -163,6 +170,7 @@ class ClusterMetrics:
         self.replies: Counter[int] = Counter()
         self.proxy_refusals: Mapping[str, int] = {}
         self.demoted_percent: Mapping[str, float] = {}
+        self.advice: Mapping[str, Advice] = {}
         self._feedback: dict[tuple[str, str, str], float] = {}
         self._device_s: dict[str, float] = {}
 
@@ -303,6 +311,9 @@ class ClusterMetrics:
             add("modelless_feedback_items_total", told, items)
         for variant_id, demoted_percent in self.demoted_percent.items():
             add("modelless_demoted_accuracy_ratio", (variant_id,), demoted_percent / 100.0)
+        for seam, advice in self.advice.items():
+            for (done, would), count in advice.items():
+                add("modelless_advice_total", (seam, "yes" if done == would else "no"), count)
         reports = list(self._reports())
         for report in reports:
             _add_member(add, report)

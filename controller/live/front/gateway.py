@@ -566,8 +566,8 @@ class Gateway:
         self._settings, self._successor.revision = settings, revision
         self._access.change(settings)
         self.frontend.change(settings)
-        kept = (before.policies.selection, before.policies.explore)
-        if kept != (settings.policies.selection, settings.policies.explore):
+        was, now = before.policies, settings.policies
+        if (was.selection, was.explore, was.advisory) != (now.selection, now.explore, now.advisory):
             shares = self._desk.arms.add_arms(self._shares)
             self.frontend.decide(selection._replace(shares=shares))
         self._pace.hurry()  # to report it

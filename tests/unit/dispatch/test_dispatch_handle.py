@@ -22,6 +22,7 @@ from modelless.controller.dispatch.messages import (
     PolicyFailed,
     QueryArrived,
     QueryCancelled,
+    SelectionChanged,
     ShutDown,
     Tick,
     WorkerLost,
@@ -98,7 +99,8 @@ def test_every_event_is_handled_by_an_empty_dispatcher() -> None:
         QueryCancelled(1), BatchDone(1, 0.1), BatchFailed(1, worker_lost=False),
         BatchReturned(1, 0.1), WorkerReported(WorkerReport("w0", "cpu-1", ())), WorkerLost("w0"),
         LoadChanged(Load()), Advised({}), CatalogChanged({}, FakeCostModel({})),
-        AccuraciesRevised({INT8: 40.0}), Tick(), ShutDown(),
+        AccuraciesRevised({INT8: 40.0}), Tick(),
+            SelectionChanged(MostAccurateFeasible(), None), ShutDown(),
     ]  # fmt: skip
     assert {type(event) for event in events} == {*get_args(DispatchEvent)} - {
         QueryArrived,
