@@ -223,7 +223,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Within the predicted quantile",
             "percentunit",
-            {"p{{quantile}} {{device_class}}": "modelless_prediction_within_ratio"},
+            {"p{{level}} {{device_class}}": "modelless_prediction_within_ratio"},
             "Each should lie at its own quantile.",
         ),
         Panel(
@@ -237,6 +237,21 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "short",
             {"{{variant}} {{device_class}}": "modelless_profile_drift_ratio"},
             "Latency over what was measured; 'modelless profile --drifted' measures it anew.",
+        ),
+        Panel(
+            "Advisory policies",
+            "ops",
+            {
+                "{{seam}} agrees: {{agrees}}": "sum by (seam, agrees) "
+                "(rate(modelless_advice_total[1m]))"
+            },
+            "Whether a policy that only advises would have done the same.",
+        ),
+        Panel(
+            "Store",
+            "short",
+            {"answers": "modelless_store_up"},
+            "0 while the store does not answer.",
         ),
     ),
 }

@@ -237,13 +237,15 @@ class ControlLoop:
 
     async def _note(self) -> None:
         """Renew the lease on the store, fetch what HAProxy refused, keep what tenants spent."""
+        self._superseded = None
         try:
             await asyncio.to_thread(hold_store, self._home)
-            self._superseded = None
+            self._metrics.is_store_up = True
         except EnvironmentUnfitError as error:
             logger.error("%s", error)
             self._superseded = error
         except StoreError as error:
+            self._metrics.is_store_up = False
             logger.warning("the lease is not renewed: %s", error)
         self._metrics.proxy_refusals = await asyncio.to_thread(self._proxy_counts.read)
         await self._keep()

@@ -44,6 +44,7 @@ class Family(NamedTuple):
 
 FAMILIES: Mapping[str, Family] = {
     "modelless_up": Family("gauge", (), "1 while the control loop answers."),
+    "modelless_store_up": Family("gauge", (), "1 while the store answers the control loop."),
     "modelless_build_info": Family("gauge", ("version",), "1; the version is in the label."),
     "modelless_start_time_seconds": Family(
         "gauge", (), "Unix time at which the control loop started."
@@ -113,7 +114,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "modelless_prediction_within_ratio": Family(
         "gauge",
-        ("device_class", "quantile"),
+        ("device_class", "level"),
         "Share of batches that took no longer than the predicted quantile; ideally the quantile "
         "itself.",
     ),
@@ -154,6 +155,7 @@ class ClusterMetrics:
         proxy_refusals: what HAProxy refused, by reason; set by the owner.
         demoted_percent: accuracies that demoted variants count for, by id; set by the owner.
         advice: of advisory policies, by seam; set by the owner.
+        is_store_up: whether the store answered last; set by the owner.
     """
 
     def __init__(
@@ -171,6 +173,7 @@ class ClusterMetrics:
         self.proxy_refusals: Mapping[str, int] = {}
         self.demoted_percent: Mapping[str, float] = {}
         self.advice: Mapping[str, Advice] = {}
+        self.is_store_up = True
         self._feedback: dict[tuple[str, str, str], float] = {}
         self._device_s: dict[str, float] = {}
 
@@ -278,6 +281,7 @@ class ClusterMetrics:
             values[labels] = values.get(labels, 0.0) + value
 
         add("modelless_up", (), 1.0)
+        add("modelless_store_up", (), float(self.is_store_up))
         add("modelless_build_info", (modelless.__version__,), 1.0)
         add("modelless_start_time_seconds", (), self._started_s)
         for (scope, outcome), queries in self._meters.ends.items():

@@ -118,7 +118,7 @@ def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         ("modelless_memory_budget_bytes", {"worker": "g", "device_class": "cpu-1"}, 4000.0),
         ("modelless_process_resident_bytes", {"worker": "g"}, 5000.0),
         ("modelless_device_busy_ratio", {"worker": "g", "device_class": "cpu-1"}, 0.25),
-        ("modelless_prediction_within_ratio", {"device_class": "cpu-1", "quantile": "0.9"}, 0.92),
+        ("modelless_prediction_within_ratio", {"device_class": "cpu-1", "level": "0.9"}, 0.92),
         ("modelless_prediction_error_ratio", {"device_class": "cpu-1"}, 0.07),
         ("modelless_profile_drift_ratio", {"variant": VARIANT, "device_class": "cpu-1"}, 1.5),
     ],
