@@ -86,7 +86,7 @@ from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.registry.versions import name_of
 from modelless.variants.signature import check_inputs, has_free_sizes, item_size, round_size
-from modelless.variants.vocabulary import SLO, Task, Variant
+from modelless.variants.vocabulary import OFFLINE, SLO, Task, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -159,11 +159,18 @@ def _read_query(
     said: RequestHeaders,
     scope: Scope,
     cached_for: str | None,
+    max_items: int,
     take: Callable[[int], None] = lambda _: None,
 ) -> _Read:
-    """Read the body of a query for ``scope``; ``take`` is for what it takes in plain."""
+    """Read the body of a query for ``scope``; ``take`` is for what it takes in plain.
+
+    Of a query with more than ``max_items``, which is refused, the values are not looked at.
+    """
     request = parse(take)
     check_outputs(request, scope.task)
+    items = max((len(array) for array in request.tensors.values() if array.ndim), default=0)
+    if items > max_items and request.tensors.keys() == {spec.name for spec in scope.task.inputs}:
+        return _Read(request, request.tensors, items, render, None, is_reusable=False)
     tensors, items = check_inputs(scope.task, request.tensors)
     return _Read(
         request,
@@ -474,7 +481,8 @@ class V2Frontend:
     ) -> int:
         """Read a query here if it is small, else aside, and hand it to the dispatcher."""
         cached_for = self._cache.owner_of(scope, _owner(key))
-        read = partial(_read_query, parse, render, said, scope, cached_for)
+        most = self._dispatcher.limits.max_batch
+        read = partial(_read_query, parse, render, said, scope, cached_for, most)
         enter = partial(self._enter, found, said, scope, arrival_s, key)
         if is_small:
             return enter(respond, read())
@@ -934,7 +942,7 @@ class V2Frontend:
         """Have a reference variant answer a query again, for some queries."""
         query, tensors, instances = found.query, found.read.tensors, self._dispatcher.instances
         size_bytes = sum(array.nbytes for array in tensors.values())
-        if self.is_draining or not self._shadows.is_drawn(size_bytes):
+        if query.priority == OFFLINE or self.is_draining or not self._shadows.is_drawn(size_bytes):
             return
 
         def counts_as_stated(each: Variant) -> bool:

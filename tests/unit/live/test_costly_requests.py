@@ -81,6 +81,23 @@ def test_hostile_json_is_refused_off_the_loop(
     assert peak < 4 * len(body) + 32 * MIB  # text, its bytes, and what it is parsed into
 
 
+def test_nothing_looks_at_the_values_of_a_query_with_too_many_items(
+    knowledge: Knowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelless.controller.live.front.frontend.check_inputs", None)
+    body, headers = infer_binary("FP32", [4000, 16, 16, 3], bytes(4 * 4000 * 768))
+
+    async def ask() -> None:
+        async with serving(knowledge, tmp_path) as front:
+            answer = await front.send("POST", INFER, body, headers)
+            assert answer.status == 422
+            assert "4000" in answer.document["error"]
+            assert answer.document["receipt_id"].startswith("g-")
+            assert not front.has_open
+
+    asyncio.run(ask())
+
+
 def test_large_queries_are_answered_while_others_are(knowledge: Knowledge, tmp_path: Path) -> None:
     side = 224
     plain = np.random.default_rng(0).integers(0, 255, (1, side, side, 3), np.uint8)

@@ -71,7 +71,7 @@ def test_the_best_variant_answers_again_and_judges(
     serve(knowledge, home, test)
 
 
-def test_by_default_and_for_the_best_itself_there_are_none(
+def test_by_default_for_the_best_itself_and_offline_there_are_none(
     knowledge: Knowledge, home: Path
 ) -> None:
     async def test(front: Front) -> None:
@@ -82,6 +82,8 @@ def test_by_default_and_for_the_best_itself_there_are_none(
     limits: dict[str, float] = CHEAP
     serve(knowledge, home, test, share=0.0)
     limits = {"min_accuracy": 80.0}
+    serve(knowledge, home, test)
+    limits = {**CHEAP, "priority": -1}
     serve(knowledge, home, test)
 
 
