@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.baselines import BASELINES, Baselines
 from modelless.profiler.cost_model.learned.experiment_design import ErrorReduction
 from modelless.profiler.cost_model.learned.features import NameCodes, encode, sort_rows
 from modelless.profiler.cost_model.learned.predictor import Predictor
@@ -243,9 +243,7 @@ def evaluate(
     """
     latency_ms = np.array([row.latency_ms for row in case.wanted])
     predictor = Predictor(prior, case.training, case.wanted)
-    others = {
-        name: make(case.training, case.wanted, prior.roofline) for name, make in BASELINES.items()
-    }
+    baselines = Baselines(case.training, case.wanted, prior.roofline)
     items = encode(case.wanted, NameCodes(), prior.roofline).item
     most = len(items) - int(np.unique(items, return_counts=True)[1].min())
     possible = [count for count in shots if count <= most]
@@ -264,8 +262,8 @@ def evaluate(
             draws.setdefault(MODELLESS, []).append(
                 judge(own.median_ms, truth_ms, own.low_ms, own.high_ms)
             )
-            for name, other in others.items():
-                predicted_ms = other.predict(given, latency_ms[given], rows)
+            for name in BASELINES:
+                predicted_ms = baselines.predict(name, given, latency_ms[given], rows)
                 draws.setdefault(name, []).append(judge(predicted_ms, truth_ms))
             if progress is not None:
                 progress(number * seeds + seed + 1, len(possible) * seeds)

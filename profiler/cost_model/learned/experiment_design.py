@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from modelless.profiler.cost_model.learned.calibration import MEDIAN_OF_NORMAL
 from modelless.profiler.cost_model.learned.fleet_model import FleetModel
 from modelless.profiler.cost_model.learned.prior import Prior
 from modelless.profiler.measure.campaign import PointsToMeasure
@@ -91,7 +90,7 @@ class BayesianDesign:
         ]
         rows = self._model.rows(points)
         expected = fitted.predict(rows)
-        expected_error = float(np.median(expected.spread)) * MEDIAN_OF_NORMAL
+        expected_error = float(np.median(expected.error_log))
         is_enough = self._target_error is not None and expected_error <= self._target_error
         if is_enough and len(known) >= LEAST_MEASURED:
             return None

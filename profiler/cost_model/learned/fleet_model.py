@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.calibration import MEDIAN_OF_NORMAL
 from modelless.profiler.cost_model.learned.features import NO_RATES
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
@@ -55,15 +54,26 @@ class ExpectedLatency:
 
     Attributes:
         median_s: shape (n,).
-        spread: standard deviation of the log of a measurement, shape (n,).
-        p90_log, p99_log: how far one measurement in 10 and one in 100 exceed the median, in log
-            latency, shape (n,). The tails are heavier than normal, as those of the errors are.
+        band_log: half of the central 90 % band of a measurement, in log latency, shape (n,).
     """
 
     median_s: FloatArray
-    spread: FloatArray
-    p90_log: FloatArray
-    p99_log: FloatArray
+    band_log: FloatArray
+
+    @property
+    def error_log(self) -> FloatArray:
+        """The median distance of a measurement from the median, in log latency, shape (n,)."""
+        return _MEDIAN_OF_BAND * self.band_log
+
+    @property
+    def p90_log(self) -> FloatArray:
+        """How far one measurement in 10 exceeds the median, in log latency, shape (n,)."""
+        return _P90_OF_BAND * self.band_log
+
+    @property
+    def p99_log(self) -> FloatArray:
+        """How far one measurement in 100 exceeds the median, in log latency, shape (n,)."""
+        return _P99_OF_BAND * self.band_log
 
 
 class FleetModel:
@@ -191,15 +201,10 @@ class FittedFleet:
 
     def predict(self, rows: IntArray) -> ExpectedLatency:
         """Returns the latencies that measurements of these points would find."""
-        found = np.empty((4, len(rows)))
+        found = np.empty((2, len(rows)))
         for known, at in self._by_class(rows):
             expected = known.predict(rows[at])
-            found[:, at] = (
-                expected.median_s,
-                expected.spread,
-                expected.p90_log,
-                expected.p99_log,
-            )
+            found[:, at] = expected.median_s, expected.band_log
         return ExpectedLatency(*found)
 
     def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
@@ -243,13 +248,7 @@ class _FittedClass:
     def predict(self, rows: IntArray) -> ExpectedLatency:
         """See ``FittedFleet.predict``."""
         found = self.predictor.predict(self.shots, self.latency_ms, self._places(rows))
-        band_log = np.log(found.high_ms / found.median_ms)
-        return ExpectedLatency(
-            found.median_ms / 1e3,
-            _MEDIAN_OF_BAND / MEDIAN_OF_NORMAL * band_log,
-            _P90_OF_BAND * band_log,
-            _P99_OF_BAND * band_log,
-        )
+        return ExpectedLatency(found.median_ms / 1e3, np.log(found.high_ms / found.median_ms))
 
     def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
         """See ``FittedFleet.covariance``."""

@@ -6,13 +6,20 @@
 
 The weights come from left-out absolute errors: each measurement is predicted without any of its
 item. A member's share falls with the power of its mean error that a Laplace likelihood of known
-mean error has. So what other devices tell counts only as far as it helps, and a few measurements
-that are far off do not decide.
+mean error has; the items count as ten at most, because members with nearly equal errors predict
+better together than the better of them does. So what other devices tell counts only as far as it
+helps, and a few measurements that are far off do not decide.
+
+The band is as many predicted standard deviations wide as the left-out errors were, on average,
+shrunk to what is usual because they are few. This is split conformal prediction (Vovk, Gammerman
+and Shafer, "Algorithmic Learning in a Random World", 2005, section 4.1) with normalised errors, of
+which only the mean is estimated: their distribution lies between a normal and a Laplace one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +41,14 @@ _MOST_ERROR = 1.5  # in log latency; a larger error counts as this one
 _USUAL_ERROR, _USUAL_COUNT = 0.3, 1.0  # assumed of every member, as so many measurements
 _CLOSEST_ERROR = 0.2  # assumed of every proxy, as one measurement
 _MOST_MISFIT = 1.0
+BAND_OF_MEAN = 2.2
+"""The bound of 90 % of the errors over their mean: 2.06 for a normal variable, 2.30 for a Laplace
+variable."""
+
 _LEAST_SHARE = 1e-3  # of the weight, for a member to be used
+_MOST_ITEMS = 10.0  # as which any number of items counts in the weights
+_USUAL_SCORES = 2.0  # items that weigh as much as what is usual
+_MOST_SCORE = 8.0  # standard deviations; a larger error counts as this one
 
 
 class Member(Protocol):
@@ -138,14 +152,21 @@ class Mixture:
     Args:
         members: each with its share before anything is measured.
         groups: measurements that are left out together, as numbers from 0 to k - 1.
+        usual_deviations: ``band_deviations`` without any measurement.
     """
 
-    def __init__(self, members: Sequence[tuple[Member, float]], groups: Sequence[IntArray]) -> None:
+    def __init__(
+        self,
+        members: Sequence[tuple[Member, float]],
+        groups: Sequence[IntArray],
+        usual_deviations: float = BAND_OF_MEAN,
+    ) -> None:
         left_out = [member.leave_items_out(groups) for member, _ in members]
         self._errors, self._variances = (np.array(some) for some in zip(*left_out, strict=True))
         self._priors = np.array([share for _, share in members])
         self._groups = groups
-        shares = self._weigh(np.arange(self._errors.shape[1]))
+        self._usual_deviations = usual_deviations
+        shares = self._weigh(groups)
         kept = np.flatnonzero(shares > _LEAST_SHARE).tolist()
         self._shares = shares[kept] / shares[kept].sum()
         self._members = [members[number][0] for number in kept]
@@ -167,28 +188,39 @@ class Mixture:
         """Whether there are any measurements."""
         return bool(self._groups)
 
-    def left_out_scores(self) -> tuple[FloatArray, FloatArray]:
-        """Returns each measurement's score if its group were left out, and its weight, (k,) each.
+    @cached_property
+    def band_deviations(self) -> float:
+        """The predicted standard deviations within which 90 % of the errors are expected."""
+        count = len(self._groups)
+        if not count:
+            return self._usual_deviations
+        scores = np.minimum(np.abs(self.left_out_scores()), _MOST_SCORE)
+        mean = float(np.mean([scores[group].mean() for group in self._groups])) + 1e-3
+        own = count / (_USUAL_SCORES + count)
+        return float((BAND_OF_MEAN * mean) ** own * self._usual_deviations ** (1.0 - own))
 
-        A score is an error in predicted standard deviations. The measurements of a group err alike,
-        so they weigh 1 together.
+    def left_out_scores(self) -> FloatArray:
+        """Returns each measurement's error if its group were left out, shape (k,).
+
+        Errors are in predicted standard deviations.
         """
-        count = self._errors.shape[1]
-        scores, weights = np.empty(count), np.empty(count)
-        for group in self._groups:
-            shares = self._weigh(np.setdiff1d(np.arange(count), group))
+        scores = np.empty(self._errors.shape[1])
+        for number, group in enumerate(self._groups):
+            shares = self._weigh([*self._groups[:number], *self._groups[number + 1 :]])
             error, variance = _mix(shares, self._errors[:, group], self._variances[:, group])
-            scores[group], weights[group] = error / np.sqrt(variance), 1.0 / len(group)
-        return scores, weights
+            scores[group] = error / np.sqrt(variance)
+        return scores
 
-    def _weigh(self, kept: IntArray) -> FloatArray:
-        apart = np.minimum(np.abs(self._errors[:, kept]), _MOST_ERROR).sum(axis=1)
-        mean = (apart + _USUAL_COUNT * _USUAL_ERROR) / (len(kept) + _USUAL_COUNT)
-        shares = self._priors * _shares(mean, len(kept))
+    def _weigh(self, groups: Sequence[IntArray]) -> FloatArray:
+        """Returns the members' shares by the errors of these groups, each of which counts once."""
+        apart = np.minimum(np.abs(self._errors), _MOST_ERROR)
+        total = sum((apart[:, group].mean(axis=1) for group in groups), np.zeros(len(apart)))
+        mean = (total + _USUAL_COUNT * _USUAL_ERROR) / (len(groups) + _USUAL_COUNT)
+        shares = self._priors * _shares(mean, len(groups) / (1.0 + len(groups) / _MOST_ITEMS))
         return np.asarray(shares / shares.sum())
 
 
-def _shares(mean_error: FloatArray, count: int) -> FloatArray:
+def _shares(mean_error: FloatArray, count: float) -> FloatArray:
     """Returns shares by the Laplace likelihood of ``count`` errors with these mean errors."""
     logs = -count * np.log(mean_error)
     shares = np.exp(logs - logs.max())

@@ -14,11 +14,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.calibration import (
-    ErrorScores,
-    score_devices,
-    score_families,
-)
 from modelless.profiler.cost_model.learned.features import (
     MOST_LOG,
     NO_RATES,
@@ -32,6 +27,7 @@ from modelless.profiler.cost_model.learned.features import (
 from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
 from modelless.profiler.cost_model.learned.item_effects import ItemEffects
 from modelless.profiler.cost_model.learned.mixture import (
+    BAND_OF_MEAN,
     ClosestDevice,
     Member,
     Mixture,
@@ -60,11 +56,7 @@ MOST_OF_KNOWN_DEVICE = 3000
 
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
 _ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of the others is 1
-# The members were weighted by the same errors that tell how far off the mixture is, which makes
-# these too small. The factor gives bands that hold on half of the devices of five public tables.
-_WIDENING = 1.12
-# Without any measurement, a band spans at most a factor of ten where the known devices of the kind
-# differ by no more than that. If they differ more, they are no measure of a further one.
+# Half of the narrowest band without any measurement, which spans a factor of ten.
 _UNSEEN_WIDTH_LOG = 0.5 * math.log(10.0)
 
 
@@ -102,7 +94,6 @@ class Predictor:
         wanted: Sequence[TableRow],
         rates: RatesByDevice = NO_RATES,
     ) -> None:
-        self._rng = np.random.default_rng(0)
         training = sort_rows(training)
         names = NameCodes()
         wanted_points = encode(wanted, names, prior.roofline, rates)
@@ -114,7 +105,7 @@ class Predictor:
         devices = np.isin(wanted_points.level("device"), points.level("device"))
         self._is_known_device = bool(devices.size and devices.all())
         most = MOST_OF_KNOWN_DEVICE if self._is_known_device else MOST_TRAINING_POINTS
-        kept = _thin_out(points, wanted_points, most, self._rng)
+        kept = _thin_out(points, wanted_points, most)
         self.learned = [training[row] for row in kept]
         # A typical device tells only how items differ, see ``proxies``.
         kept = kept[[training[row].device_kind != ANY_KIND for row in kept]]
@@ -139,10 +130,25 @@ class Predictor:
         self._items = wanted_points.item
 
     @cached_property
-    def _scores(self) -> ErrorScores:
-        if self._is_known_device:
-            return score_families(self._process)
-        return score_devices(self._process, self._rng)
+    def _usual_deviations(self) -> float:
+        """The predicted standard deviations within which 90 % of the unmeasured rows lie.
+
+        Families of a known device are left out in turn, or else whole devices. These are few, so
+        what they say is shrunk by half to ``BAND_OF_MEAN``.
+        """
+        points = self._process.points
+        groups = points.family if self._is_known_device else points.level("device")
+        left_out = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+        found = [
+            error / np.sqrt(variance)
+            for rows in left_out
+            if len(rows) < len(groups)
+            for error, variance in [self._process.leave_out(rows)]
+        ]
+        if not found:
+            return BAND_OF_MEAN
+        deviations = float(np.quantile(np.abs(np.concatenate(found)), 0.9))
+        return deviations if self._is_known_device else math.sqrt(deviations * BAND_OF_MEAN)
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
         """Returns predictions of some wanted rows, given measurements of others.
@@ -160,7 +166,9 @@ class Predictor:
         # What an item's other rows tell shows where single measurements are left out.
         for some, groups in ((~is_known, by_item), (is_known, each)):
             if some.any():
-                centre[some], width[some] = self._predict(Mixture(members, groups), rows[some])
+                centre[some], width[some] = self._predict(
+                    Mixture(members, groups, self._usual_deviations), rows[some]
+                )
         centre = np.clip(centre + self._base_log[rows], -MOST_LOG, MOST_LOG)
         return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
 
@@ -184,11 +192,13 @@ class Predictor:
     def _predict(self, mixture: Mixture, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the mean and half of the band's width in log latency, shape (n,) each."""
         mean, variance = mixture.predict(rows)
-        width = self._scores.quantile(0.9, *mixture.left_out_scores()) * np.sqrt(variance)
-        if mixture.is_measured:
-            width *= _WIDENING
-        elif self._similar is not None and self._similar.error_log <= _UNSEEN_WIDTH_LOG:
-            width = np.minimum(width, _UNSEEN_WIDTH_LOG)
+        width = mixture.band_deviations * np.sqrt(variance)
+        if not mixture.is_measured and not self._is_known_device:
+            error_log = self._similar.error_log if self._similar is not None else None
+            if error_log is None:  # no device tells how far off this one may be
+                width = np.maximum(width, BAND_OF_MEAN * np.sqrt(variance))
+            else:
+                width = np.minimum(width, max(error_log, _UNSEEN_WIDTH_LOG))
         return mean, np.minimum(width, MOST_LOG)
 
     def _members(
@@ -209,9 +219,9 @@ class Predictor:
         return [np.flatnonzero(items == item) for item in np.unique(items)]
 
 
-def _thin_out(points: Points, wanted: Points, most: int, rng: np.random.Generator) -> IntArray:
+def _thin_out(points: Points, wanted: Points, most: int) -> IntArray:
     """Returns the training points to keep: of items that are predicted, of the kind, of others."""
-    order = rng.permutation(len(points))
+    order = np.random.default_rng(0).permutation(len(points))
     is_related = np.isin(points.item[order], wanted.item)
     of_kind = np.isin(points.level("kind")[order], wanted.level("kind"))
     related = order[is_related][: int(_RELATED_SHARE * most)]

@@ -85,11 +85,12 @@ class SimilarDevices(NamedTuple):
     Attributes:
         level_log: how much slower than expected they suggest that it is, in log latency.
         error_log: nine in ten rows of a further device are within this of their median, in log
-            latency, judged by the distance of each from the others; 0 for a single one.
+            latency, judged by the distance of each from the others. Of a single one it is 0 if the
+            speeds of both devices are known, or else None: it may be anything.
     """
 
     level_log: float
-    error_log: float
+    error_log: float | None
 
 
 def find_similar_devices(
@@ -112,39 +113,44 @@ def find_similar_devices(
         return None
     kind = _usual_kind(wanted)
     is_rated = _key_of(wanted[0]) in rates
-    moved = np.array(
-        [
-            proxy - _SPEED_SHARE * _speed_log(wanted[0], rows[0], kind, rates)
-            for rows in _by_device(training).values()
-            if _usual_kind(rows) == kind and (_key_of(rows[0]) in rates or not is_rated)
-            for proxy in proxies_of(rows, wanted)
-        ]
-    )
-    if not len(moved):
+    found = [
+        (proxy, _speed_log(wanted[0], rows[0], kind, rates))
+        for rows in _by_device(training).values()
+        if _usual_kind(rows) == kind and (_key_of(rows[0]) in rates or not is_rated)
+        for proxy in proxies_of(rows, wanted)
+    ]
+    if not found:
         return None
+    moved = np.array([proxy - _SPEED_SHARE * (speed_log or 0.0) for proxy, speed_log in found])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # for rows that no device has
         level_log = float(np.nanmedian(np.nanmedian(moved, axis=0) - expected_log))
-        others = [
-            moved[number] - np.nanmedian(np.delete(moved, number, axis=0), axis=0)
-            for number in range(len(moved) if len(moved) > 1 else 0)
-        ]
-        levels = np.nanmedian(others, axis=1) if others else np.zeros(1)
-        shapes = np.abs(others - levels[:, None]) if others else np.zeros(1)
+        level_log *= len(moved) / (len(moved) + _GENERAL_WEIGHT)
+        if len(moved) == 1:
+            return SimilarDevices(level_log, None if found[0][1] is None else 0.0)
+        others = np.array(
+            [
+                moved[number] - np.nanmedian(np.delete(moved, number, axis=0), axis=0)
+                for number in range(len(moved))
+            ]
+        )
+        levels = np.nanmedian(others, axis=1)
+        shapes = np.abs(others - levels[:, None])
         error_log = math.hypot(
             # Few devices show little of how far apart devices lie.
-            np.nanquantile(np.abs(levels), 0.9) * (len(moved) + 1) / max(len(moved) - 1, 1),
+            np.nanquantile(np.abs(levels), min(1.0, 0.9 + 0.9 / len(moved)))
+            * math.sqrt((len(moved) + 1) / (len(moved) - 1)),
             np.nan_to_num(np.nanquantile(shapes, 0.9)),
         )
-    return SimilarDevices(level_log * len(moved) / (len(moved) + _GENERAL_WEIGHT), error_log)
+    return SimilarDevices(level_log, error_log)
 
 
 def _usual_kind(rows: Sequence[TableRow]) -> str:
     return Counter(row.device_kind for row in rows).most_common(1)[0][0]
 
 
-def _speed_log(one: TableRow, other: TableRow, kind: str, rates: RatesByDevice) -> float:
-    """Returns the log of how much faster a row's device is than another's; 0 if it is unknown.
+def _speed_log(one: TableRow, other: TableRow, kind: str, rates: RatesByDevice) -> float | None:
+    """Returns the log of how much faster a row's device is than another's; None if it is unknown.
 
     It follows the measured rates of both, or else the published figures.
     """
@@ -160,7 +166,7 @@ def _speed_log(one: TableRow, other: TableRow, kind: str, rates: RatesByDevice) 
     for names in _SPEEDS:
         pairs = ((getattr(mine, name, None), getattr(theirs, name, None)) for name in names)
         ratios += [math.log(own / his) for own, his in pairs if own and his][:1]
-    return statistics.fmean(ratios) if ratios else 0.0
+    return statistics.fmean(ratios) if ratios else None
 
 
 def _key_of(row: TableRow) -> tuple[str, str]:

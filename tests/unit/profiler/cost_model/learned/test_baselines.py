@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.baselines import BASELINES, Baselines
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
 
@@ -36,8 +36,8 @@ def asked(
     """(predicted milliseconds, true ones) of the rows that were not given."""
     given, rest = drawn(shots, len(wanted), seed)
     true_ms = latencies_ms(wanted)
-    method = BASELINES[name](training, wanted, shipped_prior().roofline)
-    return method.predict(given, true_ms[given], rest), true_ms[rest]
+    methods = Baselines(training, wanted, shipped_prior().roofline)
+    return methods.predict(name, given, true_ms[given], rest), true_ms[rest]
 
 
 def mape_percent(predicted_ms: FloatArray, true_ms: FloatArray) -> float:
@@ -65,7 +65,7 @@ def test_only_shots_are_looked_at(name: str, shots: int) -> None:
         changed[number] = replace(wanted[number], latency_ms=1.0 + number, accuracy=2.0)
     seen_ms = latencies_ms(wanted)[given]
     first, second = (
-        BASELINES[name](training, rows, shipped_prior().roofline).predict(given, seen_ms, rest)
+        Baselines(training, rows, shipped_prior().roofline).predict(name, given, seen_ms, rest)
         for rows in (wanted, changed)
     )
     np.testing.assert_array_equal(first, second)
@@ -178,8 +178,9 @@ def test_log_linear_levels_a_device_as_a_whole() -> None:
     given = np.array([number for number, one in enumerate(wanted) if one.engine == "x"][:10])
     rest = np.array([number for number, one in enumerate(wanted) if one.engine == "y"])
     true_ms = latencies_ms(wanted)
-    method = BASELINES["log-linear"](training, wanted, shipped_prior().roofline)
-    assert mape_percent(method.predict(given, true_ms[given], rest), true_ms[rest]) < 60.0
+    methods = Baselines(training, wanted, shipped_prior().roofline)
+    found_ms = methods.predict("log-linear", given, true_ms[given], rest)
+    assert mape_percent(found_ms, true_ms[rest]) < 60.0
 
 
 def test_trees_and_neighbours_learn_a_curve() -> None:
@@ -223,3 +224,14 @@ def test_nor_does_it_among_kinds_and_precisions(name: str) -> None:
     np.testing.assert_allclose(
         asked(name, training, wanted, 5)[0], asked(name, shuffled, wanted, 5)[0], rtol=1e-6
     )
+
+
+def test_trees_tell_models_apart_by_name_where_no_sizes_are_published() -> None:
+    rows = [
+        row(device=device, model=f"net-w{width}", latency_ms=0.1 * width, **BLANK_SIZES)
+        for device in ("known", "new")
+        for width in range(10, 210)
+    ]
+    training, wanted = parted(rows, "new")
+    predicted_ms, truth_ms = asked("boosted-trees", training, wanted, 10)
+    assert np.median(np.abs(predicted_ms / truth_ms - 1.0)) < 0.2

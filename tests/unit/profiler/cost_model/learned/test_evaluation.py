@@ -90,9 +90,11 @@ class Oracle(Spy):
 
 
 class Half(Spy):
-    """Says half of the truth."""
+    """Says half of the truth by every name."""
 
-    def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> FloatArray:
+    def predict(
+        self, _: str, shots: IntArray, latency_ms: FloatArray, rows: IntArray
+    ) -> FloatArray:
         return self.note(shots, latency_ms, rows) / 2.0
 
 
@@ -100,7 +102,8 @@ class Half(Spy):
 def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     Spy.calls.clear()
     monkeypatch.setattr(evaluation, "Predictor", Oracle)
-    monkeypatch.setattr(evaluation, "BASELINES", {"half": Half, "again": Half})
+    monkeypatch.setattr(evaluation, "Baselines", Half)
+    monkeypatch.setattr(evaluation, "BASELINES", ("half", "again"))
     yield Spy.calls
     Spy.calls.clear()
 

@@ -6,8 +6,13 @@ import pytest
 
 from modelless.profiler.cost_model.learned.evaluation import MOST_JUDGED, plan_cases
 from modelless.profiler.cost_model.learned.features import sort_rows
+from modelless.profiler.measure.table import TableRow
 
-from .test_left_out_scores import row
+from . import worlds
+
+
+def row(device: str, number: int, gmacs: float) -> TableRow:
+    return worlds.row(device=device, model=f"net{number}", gmacs=gmacs)
 
 
 def test_a_table_that_is_given_twice_is_unseen_all_the_same() -> None:

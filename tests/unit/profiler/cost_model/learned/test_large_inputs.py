@@ -19,12 +19,17 @@ from modelless.profiler.cost_model.learned.gaussian_process import (
 )
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior, digest_of, parse_prior, shipped_prior
-from modelless.profiler.measure.table import PlacementFacts
+from modelless.profiler.measure.table import PlacementFacts, TableRow
 from modelless.variants.vocabulary import Placement
 
-from .test_left_out_scores import points_of, row
+from . import worlds
+from .worlds import encoded
 
 NONE = np.array([], dtype=np.intp)
+
+
+def row(device: str, number: int, gmacs: float) -> TableRow:
+    return worlds.row(device=device, model=f"net{number}", gmacs=gmacs)
 
 
 def prior_with(variance: float, noise_variance: float) -> Prior:
@@ -63,7 +68,8 @@ def test_a_prior_beyond_its_bounds_is_refused(variance: float) -> None:
 
 
 def test_noise_is_told_from_many_points_too() -> None:
-    points, rng = points_of(1, 400), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
+    points = encoded([row("d", number, 0.1 + 0.05 * number) for number in range(400)])
     process = GaussianProcess(shipped_prior().kernel, points.select([]), np.empty(0))
     values = rng.normal(0.0, 0.01, len(points))
     adapted = ConditionedProcess(process, process.posterior_at(points), values)

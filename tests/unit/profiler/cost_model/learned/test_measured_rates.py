@@ -127,7 +127,7 @@ def test_where_a_rate_is_absent_rates_tell_nothing(make: Any, changes: dict[str,
     assert measured_unit_ms(rates, "fp32") is None
     found, plain = (expected(subjects(make, ONE, each)) for each in (rates, None))
     np.testing.assert_array_equal(found.median_s, plain.median_s)
-    np.testing.assert_array_equal(found.spread, plain.spread)
+    np.testing.assert_array_equal(found.band_log, plain.band_log)
 
 
 def test_before_any_measurement_rates_say_how_fast_and_how_surely(make: Any) -> None:

@@ -104,7 +104,11 @@ def test_similar_devices_tell_the_level_of_one_unseen() -> None:
     similar = find_similar_devices(training, wanted, truth_log - 2.0)
     assert similar is not None
     assert 1.6 < similar.level_log < 2.0
+    assert similar.error_log is not None
     assert similar.error_log < 0.5
+    alone = find_similar_devices(training[:20], wanted, truth_log)
+    assert alone is not None
+    assert alone.error_log is None  # one device of unknown speed
     assert find_similar_devices(training[-20:], wanted, truth_log) is None
 
 
@@ -117,7 +121,7 @@ def test_a_shot_that_is_left_out_has_no_say_in_what_is_followed(seed: int) -> No
     rng = np.random.default_rng(seed)
     truth_log, contrasts = rng.normal(0.0, 0.5, MODELS), rng.normal(0.0, 0.5, (12, MODELS))
     shots, _ = drawn(SHOTS, MODELS, seed)
-    scores, _ = mixture_of(truth_log, contrasts, shots).left_out_scores()
+    scores = mixture_of(truth_log, contrasts, shots).left_out_scores()
     for number, shot in enumerate(shots):
         others = mixture_of(truth_log, contrasts, np.delete(shots, number))
         (mean,), (own_variance,) = others.predict(shots[[number]])
