@@ -158,7 +158,7 @@ def _rows(name: str, content: dict[str, Any]) -> list[TableRow]:
 def read_profiles(path: Path, known: Iterable[TableRow] = ()) -> list[NumberedRow]:
     """Returns the rows of a table that can be learned from, with their lines.
 
-    A blank device kind is that of the published device of the name.
+    Device kinds may be in capitals; a blank one is that of the published device of the name.
 
     Args:
         path: a CSV file; see ``read_numbered``.
@@ -176,7 +176,9 @@ def read_profiles(path: Path, known: Iterable[TableRow] = ()) -> list[NumberedRo
             f"{path}: device_kind on {name_lines(list(unknown))}",
             first.device_kind,
             " or ".join(KINDS),
-            f"No published device is named {first.device!r}: write its kind into the table.",
+            "Write what computes."
+            if first.device_kind
+            else f"No published device is named {first.device!r}: write its kind into the table.",
         )
     refuse_units(path, find_wrong_units(numbered, known))
     return numbered
@@ -184,7 +186,7 @@ def read_profiles(path: Path, known: Iterable[TableRow] = ()) -> list[NumberedRo
 
 def _with_kind(row: TableRow) -> TableRow:
     if row.device_kind:
-        return row
+        return replace(row, device_kind=row.device_kind.lower())
     device = find_known_device(row.device)
     return row if device is None else replace(row, device_kind=device.kind)
 

@@ -29,14 +29,23 @@ _ITEM_FACTOR = 160.0
 _QUICKER_FACTOR = 160.0
 """How much quicker than the typical row of its device, by its multiply-adds, a row may be."""
 
+_SLOWER_FACTOR = 120.0
+"""How much slower than the typical row of its device, both by its multiply-adds and an item, a row
+may be."""
+
+_LEAST_RANK = -0.3
+"""The least rank correlation of a device's latencies with multiply-adds; that of rates is less."""
+
 _MOST_OF_PEAK = 3.0
 """The largest rate over the published peak: layers may be fused or pruned, and clocks boosted."""
 
 _LEAST_OF_PEAK = 1e-3
 """The least share of the peak that a device reaches with the best of its large networks."""
 
-_LARGE_GMACS = 1.0
+_LARGE_GMACS = 1.0  # of a batch
 _LEAST_ROWS = 5  # of a device, or shared by two, for a statement about all of them
+_LEAST_RANKED = 20  # of a device, for a rank correlation
+_LEAST_RANGE_LOG = math.log(2.0)  # of sizes and of latencies, for the same
 
 _Rows = Sequence[TableRow]
 
@@ -54,15 +63,20 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
         known_devices[_device(row)].append(row)
         known_items[row.item, row.device].append(row)
     by_device: dict[Hashable, list[NumberedRow]] = defaultdict(list)
+    own_points: dict[Hashable, list[TableRow]] = defaultdict(list)
     for line, row in rows:
         by_device[_device(row)].append((line, row))
+        own_points[row.key].append(row)
     found: dict[int, str] = {}
     for mine in by_device.values():
         some = [row for _, row in mine]
-        whole = _compare_with_best(some)
+        whole = _compare_with_best(some) or _compare_with_sizes(some)
         by_kind = _compare_with_kind(some, known_devices.values())
         for (line, row), other, item in zip(mine, by_kind, _compare_rows(some), strict=True):
-            same = known_items.get((row.item, row.device), ())
+            same = [
+                *known_items.get((row.item, row.device), ()),
+                *(one for one in own_points[row.key] if one is not row),
+            ]
             reason = _compare_with_peak(row) or _compare_with_item(row, same)
             if reason := reason or whole or other or item:
                 found[line] = reason
@@ -70,7 +84,7 @@ def find_wrong_units(rows: Sequence[NumberedRow], known: Iterable[TableRow] = ()
 
 
 def _compare_with_item(row: TableRow, others: _Rows) -> str:
-    """Returns why a row differs from all others of the same item and device; empty if not."""
+    """Returns why a row differs from all others of its item and device; empty if not."""
     for other in others:
         growth, ratio = _waiting(row) / _waiting(other), row.latency_ms / other.latency_ms
         least, most = min(1.0, growth) / _SAME_DEVICE_FACTOR, max(1.0, growth) * _SAME_DEVICE_FACTOR
@@ -82,7 +96,7 @@ def _compare_with_item(row: TableRow, others: _Rows) -> str:
     is_less = row.latency_ms / row.batch < other.latency_ms / other.batch
     return (
         f"{row.latency_ms:g} ms for {row.batch} x {row.model} on {row.device}, which takes "
-        f"{other.latency_ms:g} ms for {other.batch} elsewhere: looks like {_unit(is_less)}"
+        f"{other.latency_ms:g} ms for {other.batch} by another row: looks like {_unit(is_less)}"
     )
 
 
@@ -98,23 +112,42 @@ def _compare_with_peak(row: TableRow) -> str:
 
 
 def _compare_rows(rows: _Rows) -> list[str]:
-    """Returns for each row of a device why it is too quick for its size; empty if it is not."""
-    per_mac_log = np.log([row.latency_ms / row.batch / (row.gmacs or math.nan) for row in rows])
+    """Returns for each row of a device why its latency does not fit its size; empty if it does."""
+    item_log = np.log([row.latency_ms / row.batch for row in rows])
+    per_mac_log = item_log - np.log([row.gmacs or math.nan for row in rows])
     if np.isfinite(per_mac_log).sum() < _LEAST_ROWS:
         return [""] * len(rows)
-    quicker = np.exp(np.nanmedian(per_mac_log) - per_mac_log)
+    by_size = per_mac_log - np.nanmedian(per_mac_log)
+    slower = np.minimum(by_size, item_log - np.median(item_log))
+    is_wrong = (by_size < -math.log(_QUICKER_FACTOR)) | (slower > math.log(_SLOWER_FACTOR))
     return [
-        f"{row.latency_ms:g} ms for {row.batch} x {row.gmacs:g} G multiply-adds on {row.device}: "
-        f"{factor:.0f} times quicker than its other rows; looks like seconds"
-        if factor > _QUICKER_FACTOR
+        f"{row.latency_ms:g} ms for {row.batch} x {row.gmacs:g} G multiply-adds: "
+        + _say_ratio("it takes", apart, f"{row.device} than its other rows suggest")
+        if wrong
         else ""
-        for row, factor in zip(rows, quicker.tolist(), strict=True)
+        for row, apart, wrong in zip(rows, by_size.tolist(), is_wrong.tolist(), strict=True)
     ]
+
+
+def _compare_with_sizes(rows: _Rows) -> str:
+    """Returns why a device's latencies fall as its networks grow; empty if they do not."""
+    sized = np.array([(row.gmacs, row.latency_ms / row.batch) for row in rows if row.gmacs])
+    if len(sized) < _LEAST_RANKED or (np.ptp(np.log(sized), axis=0) < _LEAST_RANGE_LOG).any():
+        return ""
+    from scipy.stats import spearmanr
+
+    rank = float(spearmanr(*sized.T).statistic)
+    if not rank < _LEAST_RANK:
+        return ""
+    return (
+        f"the larger a network, the less time it takes on {rows[0].device} (rank correlation "
+        f"{rank:.2f}); looks like a rate"
+    )
 
 
 def _compare_with_best(rows: _Rows) -> str:
     """Returns why a device is too slow with all large networks; empty if it is not."""
-    large = [row for row in rows if (row.gmacs or 0.0) >= _LARGE_GMACS]
+    large = [row for row in rows if (row.gmacs or 0.0) * row.batch >= _LARGE_GMACS]
     shares = [share for row in large if (share := _share_of_peak(row, row.precision)) is not None]
     if len(shares) < _LEAST_ROWS or max(shares) >= _LEAST_OF_PEAK:
         return ""

@@ -178,6 +178,12 @@ _OPTIONAL = frozenset({"item_shape"})
 _TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
 _WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
 _ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
+_MOST = {
+    **dict.fromkeys(("batch", "concurrency", "gmacs", "mactivations_m"), 1e6),
+    "params_m": 3e6,
+    **dict.fromkeys(("layers", "resolution_px"), 1e5),
+}
+"""What no model or measurement reaches; more is another unit."""
 _MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "layers"})
 
 
@@ -322,8 +328,11 @@ def read_numbered(path: Path) -> list[NumberedRow]:
         rows: list[NumberedRow] = []
         for record in reader:
             if None in record or None in record.values():
+                count = sum(value is not None for value in record.values())
+                count += len(record.get(None, ())) - (None in record)  # type: ignore[call-overload]  # (fields beyond the heading)
+                allowed = f"{len(heading)} fields, as in the heading"
                 raise InvalidInputError.of(
-                    f"{path}, line {reader.line_num}", record, f"{len(heading)} fields"
+                    f"{path}, line {reader.line_num}: number of fields", count, allowed
                 )
             rows.append((reader.line_num, _parse(path, reader.line_num, record)))
     except csv.Error as error:
@@ -341,7 +350,9 @@ def _check_heading(path: Path, heading: Sequence[str]) -> None:
             f"{path}: columns",
             heading,
             f"all of {', '.join(COLUMNS)}",
-            f"Missing: {', '.join(missing)}. Add them, blank where nothing is known.",
+            f"Missing: {', '.join(missing)}. Add them, blank where nothing is known."
+            if len(heading) > 1
+            else "Separate them by commas.",
         )
     twice = sorted({name for name in heading if heading.count(name) > 1})
     if twice:
@@ -371,16 +382,22 @@ def _number(place: str, name: str, text: str) -> float | int:
         not math.isfinite(value)
         or value < least
         or (value == 0.0 and name not in _MAY_BE_ZERO | _ANY_SIGN)
+        or value > _MOST.get(name, math.inf)
         or (name in _WHOLE and value != int(value))
     ):
         allowed = "a finite number" if name in _ANY_SIGN else "a finite number, more than 0"
         if name in _MAY_BE_ZERO:
             allowed = "a finite number, 0 or more"
+        if name in _MOST:
+            allowed += f", and {_MOST[name]:,.0f} at most"
+        hint = "" if name in _REQUIRED else "Leave it blank if it is not known."
         raise InvalidInputError.of(
             place,
             text,
             allowed.replace("finite", "whole") if name in _WHOLE else allowed,
-            "" if name in _REQUIRED else "Leave it blank if it is not known.",
+            "Write a point before decimals, and nothing between thousands."
+            if "," in text
+            else hint,
         )
     return int(value) if name in _WHOLE else value
 

@@ -56,6 +56,8 @@ MOST_OF_KNOWN_DEVICE = 3000
 
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
 _ALONE_SHARE = 0.2  # of the member "alone" before anything is measured; that of the others is 1
+# Of the process, for the width of the band of a device that is like no known one.
+_UNLIKE_DEVIATIONS = 2.5
 # Half of the narrowest band without any measurement, which spans a factor of ten.
 _UNSEEN_WIDTH_LOG = 0.5 * math.log(10.0)
 
@@ -196,7 +198,7 @@ class Predictor:
         if not mixture.is_measured and not self._is_known_device:
             error_log = self._similar.error_log if self._similar is not None else None
             if error_log is None:  # no device tells how far off this one may be
-                width = np.maximum(width, BAND_OF_MEAN * np.sqrt(variance))
+                width = np.maximum(width, _UNLIKE_DEVIATIONS * np.sqrt(variance))
             else:
                 width = np.minimum(width, max(error_log, _UNSEEN_WIDTH_LOG))
         return mean, np.minimum(width, MOST_LOG)

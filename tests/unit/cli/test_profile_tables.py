@@ -149,6 +149,62 @@ def test_a_unit_is_told_by_the_other_rows_of_the_device(run: Run) -> None:
     refused(run("costmodel", "import", write("x.csv", rows)), "on line 7:", "looks like seconds")
 
 
+def test_one_row_a_thousand_times_too_slow_is_told_by_the_others(run: Run) -> None:
+    rows = multiples({"mine": 1.0}, models=8)
+    rows[5] = replace(rows[5], latency_ms=rows[5].latency_ms * 1e3)
+    refused(run("costmodel", "import", write("x.csv", rows)), "on line 7:", "microseconds")
+
+
+def test_a_table_in_microseconds_is_told_by_the_published_peak(run: Run) -> None:
+    rows = [
+        row(
+            device="rtx3090", device_kind="gpu", model=f"n{n}", gmacs=0.1, batch=256, latency_ms=5.0
+        )
+        for n in range(5)
+    ]
+    assert run("costmodel", "import", write("x.csv", rows)).code == 0
+    slow = [replace(one, latency_ms=1e3 * one.latency_ms) for one in rows]
+    refused(run("costmodel", "import", write("x.csv", slow)), "published peak", "microseconds")
+
+
+def test_rates_in_place_of_latencies_are_told_by_the_sizes(run: Run) -> None:
+    rows = multiples({"mine": 1.0}, models=30)
+    rates = [replace(one, latency_ms=1e3 / one.latency_ms) for one in rows]
+    refused(run("costmodel", "import", write("x.csv", rates)), "looks like a rate")
+
+
+def test_one_point_at_two_latencies_a_thousand_times_apart_is_refused(run: Run) -> None:
+    rows = [ROWS[0], replace(ROWS[0], latency_ms=1e3 * ROWS[0].latency_ms)]
+    refused(run("costmodel", "import", write("x.csv", rows)), "on lines 2, 3:", "by another row")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"latency_ms": "1,5"}, "a point before decimals"),
+        ({"gmacs": "4e9"}, "gmacs: got '4e9'; allowed: a finite number, 0 or more, and 1,000,000"),
+        ({"params_m": "2.5e7"}, "and 3,000,000 at most"),
+        ({"batch": "9999999999"}, "batch: got '9999999999'"),
+        ({"device_kind": "tpu"}, "allowed: cpu or gpu or npu. Write what computes."),
+    ],
+)
+def test_what_is_written_otherwise_is_told_apart(
+    run: Run, changes: dict[str, str], said: str
+) -> None:
+    test_what_cannot_be_is_refused_with_its_line(run, changes, said)
+
+
+def test_kinds_may_be_in_capitals(run: Run) -> None:
+    rows = [replace(one, device_kind=one.device_kind.upper()) for one in ROWS[:6]]
+    assert run("costmodel", "import", write("lab.csv", rows)).code == 0
+
+
+def test_another_separator_is_told(run: Run) -> None:
+    path = write("lab.csv", ROWS)
+    path.write_text(path.read_text().replace(",", ";"))
+    refused(run("costmodel", "import", path), "Separate them by commas.")
+
+
 @pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_public_tables_are_believed(run: Run) -> None:
