@@ -329,7 +329,7 @@ def read_numbered(path: Path) -> list[NumberedRow]:
         for record in reader:
             if None in record or None in record.values():
                 count = sum(value is not None for value in record.values())
-                count += len(record.get(None, ())) - (None in record)  # type: ignore[call-overload]  # (fields beyond the heading)
+                count += len(record.get(None, ())) - (None in record)
                 allowed = f"{len(heading)} fields, as in the heading"
                 raise InvalidInputError.of(
                     f"{path}, line {reader.line_num}: number of fields", count, allowed
