@@ -22,7 +22,9 @@ two: the first quantised operator reads the client's bytes as they came.
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
+import json
 import logging
 import platform
 import shutil
@@ -51,6 +53,9 @@ from modelless.variants.zoo import fashion_mnist as shipped
 log = logging.getLogger("fashion-mnist")
 
 Images = NDArray[np.uint8]
+Record = dict[str, Any]
+"""A part of the manifest."""
+
 SIDE_PX = shipped.SIDE_PX
 OPSET = 17
 IR_VERSION = 8
@@ -360,7 +365,7 @@ class Data:
     train_labels: NDArray[np.uint8]
     test_images: Images
     test_labels: NDArray[np.uint8]
-    files: dict[str, shipped.FileRecord]
+    files: dict[str, Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,18 +373,18 @@ class Made:
     """One trained network: its record, and a file's name, bytes and record for each precision."""
 
     model: str
-    record: shipped.ModelRecord
-    variants: tuple[tuple[bytes, shipped.VariantRecord], ...]
+    record: Record
+    variants: tuple[tuple[bytes, Record], ...]
 
 
-def file_record(content: bytes) -> shipped.FileRecord:
+def file_record(content: bytes) -> Record:
     """Hash and length of ``content``."""
-    return shipped.FileRecord(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
 
 
 def load_data(folder: Path) -> Data:
-    """Read both splits from ``folder``; IntegrityError if a file is not what it should be."""
-    files: dict[str, shipped.FileRecord] = {}
+    """Read both splits from ``folder``."""
+    files: dict[str, Record] = {}
 
     def read(name: str, *shape: int) -> NDArray[np.uint8]:
         path = folder / name
@@ -389,7 +394,11 @@ def load_data(folder: Path) -> Data:
             )
         content = path.read_bytes()
         files[name] = file_record(content)
-        return shipped.decode_idx(content, shape, name)
+        header = bytes((0, 0, 8, len(shape))) + b"".join(size.to_bytes(4, "big") for size in shape)
+        unpacked = gzip.decompress(content)
+        if not unpacked.startswith(header):
+            raise InvalidInputError.of(name, unpacked[:16], f"an IDX file of shape {shape}")
+        return np.frombuffer(unpacked, np.uint8, offset=len(header)).reshape(shape)
 
     return Data(
         read(TRAIN_IMAGES, TRAIN_COUNT, SIDE_PX, SIDE_PX),
@@ -522,36 +531,36 @@ def make(size: str, recipe: Recipe, data: Data) -> Made:
         for precision, content in contents.items()
     }
     log.info("%s: %.0f CPU s; held-out accuracy %s", model, cpu_s, validation)
-    record = shipped.ModelRecord(
-        layers=(*map(str, recipe.layers), f"dense, {CLASSES}", "softmax"),
-        epochs=recipe.epochs,
-        batch_size=BATCH,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        seed=recipe.seed,
-        validation_percent=validation[Precision.FP32],
-        training_cpu_s=round(cpu_s, 1),
-    )
+    record = {
+        "layers": [*map(str, recipe.layers), f"dense, {CLASSES}", "softmax"],
+        "epochs": recipe.epochs,
+        "batch_size": BATCH,
+        "learning_rate": recipe.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "seed": recipe.seed,
+        "validation_percent": validation[Precision.FP32],
+        "training_cpu_s": round(cpu_s, 1),
+    }
     variants = []
     for precision, content in contents.items():
         correct = count_correct(content, data.test_images, data.test_labels)
         low, high = wilson_percent(correct, shipped.TEST_COUNT)
-        variant = shipped.VariantRecord(
-            model=model,
-            precision=precision,
-            file=f"{model}-{precision.value}.onnx",
-            artifact=file_record(content),
-            accuracy=shipped.AccuracyRecord(
-                percent=100 * correct / shipped.TEST_COUNT,
-                low_percent=round(low, 3),
-                high_percent=round(high, 3),
-                sample_count=shipped.TEST_COUNT,
-            ),
-            parameter_count=weights.parameter_count,
-            multiply_adds=multiply_adds(recipe.layers),
-        )
-        measured = f"{variant.accuracy.percent:.2f} % ({low:.2f} to {high:.2f})"
-        log.info("%s: %s, %d bytes", variant.file, measured, len(content))
+        variant = {
+            "model": model,
+            "precision": precision.value,
+            "file": f"{model}-{precision.value}.onnx",
+            "artifact": file_record(content),
+            "accuracy": {
+                "percent": 100 * correct / shipped.TEST_COUNT,
+                "low_percent": round(low, 3),
+                "high_percent": round(high, 3),
+                "sample_count": shipped.TEST_COUNT,
+            },
+            "parameter_count": weights.parameter_count,
+            "multiply_adds": multiply_adds(recipe.layers),
+        }
+        measured = f"{100 * correct / shipped.TEST_COUNT:.2f} % ({low:.2f} to {high:.2f})"
+        log.info("%s: %s, %d bytes", variant["file"], measured, len(content))
         variants.append((content, variant))
     return Made(model, record, tuple(variants))
 
@@ -578,35 +587,36 @@ def write(made: Sequence[Made], data: Data, source: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for one in made:
         for content, variant in one.variants:
-            (out / variant.file).write_bytes(content)
+            (out / variant["file"]).write_bytes(content)
     for name in (shipped.TEST_IMAGES, shipped.TEST_LABELS):
         shutil.copyfile(source / name, out / name)
-    manifest = shipped.Manifest(
-        task=shipped.TASK.name,
-        data_source="Fashion-MNIST, Debian package dataset-fashion-mnist 0.0~git20200523.55506a9-1",
-        data_licence="MIT; see LICENSE-fashion-mnist.txt",
-        data_files=data.files,
-        training=TRAINING,
-        tools=_tools(),
-        models={one.model: one.record for one in made},
-        variants=tuple(variant for one in made for _, variant in one.variants),
-    )
-    (out / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n")
+    manifest = {
+        "task": shipped.TASK.name,
+        "data_source": "Fashion-MNIST, Debian package dataset-fashion-mnist "
+        "0.0~git20200523.55506a9-1",
+        "data_licence": "MIT; see LICENSE-fashion-mnist.txt",
+        "data_files": data.files,
+        "training": TRAINING,
+        "tools": _tools(),
+        "models": {one.model: one.record for one in made},
+        "variants": [variant for one in made for _, variant in one.variants],
+    }
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def same(made: Made, manifest: shipped.Manifest, same_platform: bool) -> bool:
+def same(made: Made, manifest: Record, same_platform: bool) -> bool:
     """Whether a network made anew is the one of ``manifest``; says how it differs."""
-    known = {(record.model, record.precision): record for record in manifest.variants}
+    known = {record["file"]: record for record in manifest["variants"]}
     agree = True
     for _, new in made.variants:
-        old = known[new.model, new.precision]
-        apart = abs(new.accuracy.percent - old.accuracy.percent)
-        identical = new.artifact == old.artifact
+        old = known[new["file"]]
+        apart = abs(new["accuracy"]["percent"] - old["accuracy"]["percent"])
+        identical = new["artifact"] == old["artifact"]
         fine = identical if same_platform else identical or apart <= TOLERANCE_POINTS
         agree = agree and fine
         verdict = "reproduced" if fine else "NOT reproduced"
         how = "bit-identical" if identical else f"bytes differ, accuracy {apart:.2f} points apart"
-        log.info("%s: %s (%s)", new.file, verdict, how)
+        log.info("%s: %s (%s)", new["file"], verdict, how)
     return agree
 
 
@@ -628,10 +638,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         made = [make(size, RECIPES[size], data) for size in sizes]
         write(made, data, given.data, given.out)
         return 0
-    manifest = shipped.read_manifest(given.out)
-    if manifest.data_files != data.files:
+    manifest = json.loads((given.out / "manifest.json").read_text())
+    if manifest["data_files"] != data.files:
         raise InvalidInputError.of("--data", str(given.data), "the files the manifest lists")
-    same_platform = manifest.tools == _tools()
+    same_platform = manifest["tools"] == _tools()
     log.info("platform %s the manifest's", "is" if same_platform else "is not")
     results = [same(make(size, RECIPES[size], data), manifest, same_platform) for size in sizes]
     return 0 if all(results) else 1

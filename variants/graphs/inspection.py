@@ -6,17 +6,16 @@ process could run, data outside the file's folder, and formats newer than what w
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
@@ -295,8 +294,6 @@ def _signature(values: list[ValueInfoProto], where: str) -> tuple[TensorSpec, ..
 _EMBED: Final = (
     "Put the weights into the file itself: onnx.save(onnx.load('model.onnx'), 'whole.onnx')."
 )
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_BYTES_PER_READ: Final = 1 << 24
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
@@ -312,10 +309,9 @@ def refuse_external_data(model: ModelProto, where: str) -> None:
     """Raise IntegrityError if any tensor lies outside the bytes that ``model`` was read from."""
     found = external_tensors(model)
     if found:
-        location = dict(_entries(found[0])).get("location", "")
         raise IntegrityError(
             f"{where}: {len(found)} tensors lie in other files, the first, {found[0].name!r}, in "
-            f"{location!r}; allowed: a file that holds all of its weights. {_EMBED}"
+            f"{_location(found[0])!r}; allowed: a file that holds all of its weights. {_EMBED}"
         )
 
 
@@ -326,90 +322,28 @@ def embed_external_data(model: ModelProto, folder: Path, max_bytes: int) -> int:
         The number of tensors brought in.
 
     Raises:
-        IntegrityError: a location is absolute, climbs out, passes a symbolic link, is no regular
-            file or too short; or it all is too large.
+        IntegrityError: onnx refuses a location (absolute, climbs out, through a link, no regular
+            file) or a part of the file that is not there; or it all is too large.
     """
     left_bytes = max_bytes
     found = external_tensors(model)
     for tensor in found:
-        entries = dict(_entries(tensor))
-        location = entries.get("location", "")
+        location = _location(tensor)
         what = f"tensor {tensor.name!r}, external data {location!r}"
-        data = _read(
-            folder, location, _whole(entries, "offset", what, 0), entries, what, left_bytes
-        )
-        left_bytes -= len(data)
-        tensor.ClearField("external_data")
-        tensor.data_location = TensorProto.DEFAULT
-        tensor.raw_data = data
+        try:
+            place = ExternalDataInfo(tensor)
+            rest = (folder / location).lstat().st_size - (place.offset or 0)
+            left_bytes -= max(0, rest if place.length is None else place.length)
+            if left_bytes < 0:
+                raise IntegrityError(f"{what}: the model and its files are larger than is allowed.")
+            load_external_data_for_tensor(tensor, str(folder))
+        except (onnx.checker.ValidationError, OSError, ValueError) as error:
+            raise IntegrityError(
+                f"{what}: {str(error).strip()}; allowed: a part of a regular file inside the "
+                f"model's folder that has no other name, reached without a link. {_EMBED}"
+            ) from error
     return len(found)
 
 
-def _entries(tensor: TensorProto) -> list[tuple[str, str]]:
-    return [(entry.key, entry.value) for entry in tensor.external_data]
-
-
-def _whole(entries: dict[str, str], key: str, what: str, default: int) -> int:
-    text = entries.get(key, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise IntegrityError(f"{what}: {key} is {text!r}; allowed: a whole number, 0 or more.")
-    return int(text)
-
-
-def _read(
-    folder: Path, location: str, offset: int, entries: dict[str, str], what: str, left_bytes: int
-) -> bytes:
-    descriptor = _open_inside(folder, location, what)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise IntegrityError(f"{what}: it is not a regular file. {_EMBED}")
-        rest = max(0, status.st_size - offset)
-        length = _whole(entries, "length", what, rest)
-        if length > rest:
-            raise IntegrityError(
-                f"{what}: it is truncated: {offset + length} bytes are needed, it has "
-                f"{status.st_size}. Copy the model again, with all of its files."
-            )
-        if length > left_bytes:
-            raise IntegrityError(f"{what}: the model and its files are larger than is allowed.")
-        parts = []
-        while length > 0:
-            part = os.pread(descriptor, min(length, _BYTES_PER_READ), offset)
-            if not part:
-                raise IntegrityError(f"{what}: it shrank while it was read.")
-            parts.append(part)
-            offset += len(part)
-            length -= len(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
-def _open_inside(folder: Path, location: str, what: str) -> int:
-    """Open ``folder``/``location`` part by part, following no link and never upwards."""
-    parts = PurePosixPath(location).parts
-    if (
-        not parts
-        or location.startswith("/")
-        or ".." in parts
-        or "\\" in location
-        or "\0" in location
-    ):
-        raise IntegrityError(
-            f"{what}: it may point outside the model's folder; allowed: a relative path inside the "
-            f"folder, without '..'. {_EMBED}"
-        )
-    current = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts:
-            inner = os.open(part, _READ, dir_fd=current)
-            os.close(current)
-            current = inner
-    except OSError as error:
-        os.close(current)
-        raise IntegrityError(
-            f"{what}: it cannot be read ({error.strerror}); allowed: a regular file inside the "
-            f"model's folder, not reached through a symbolic link. {_EMBED}"
-        ) from error
-    return current
+def _location(tensor: TensorProto) -> str:
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")

@@ -177,7 +177,7 @@ _FIRST: Final = slice(0, 1)
 _FIRST_TWO: Final = slice(0, 2)
 _QUANTISED_PAIR: Final = slice(0, 4, 3)  # a, scale, zero point, b, scale, zero point, ...
 # Operator of ONNX Runtime -> a standard one of the same output shape, and which inputs it takes.
-_STAND_INS: Final[Mapping[str, tuple[str, slice]]] = {
+STAND_INS: Final[Mapping[str, tuple[str, slice]]] = {
     "BiasGelu": ("Identity", _FIRST),
     "DequantizeLinear": ("DequantizeLinear", slice(0, 3)),
     "DynamicQuantizeMatMul": ("MatMul", _FIRST_TWO),
@@ -313,7 +313,7 @@ def _inferred(lean: ModelProto) -> GraphProto:
     understood = ModelProto()
     understood.CopyFrom(lean)
     for node in understood.graph.node:
-        if node.domain == ONNX_RUNTIME_DOMAIN and node.op_type in _STAND_INS:
+        if node.domain == ONNX_RUNTIME_DOMAIN and node.op_type in STAND_INS:
             _stand_in(node, understood.graph)
     graph = _infer(understood)
     for _ in range(_PASSES):
@@ -336,7 +336,7 @@ def _stand_in(node: NodeProto, graph: GraphProto) -> None:
         whole_attribute(node, name, 0) for name in ("transBatchA", "transBatchB")
     ):
         return
-    operator, taken = _STAND_INS[node.op_type]
+    operator, taken = STAND_INS[node.op_type]
     inputs = list(node.input[taken])
     if node.op_type == "MatMulNBits":
         rows, columns = (whole_attribute(node, name, 0) for name in "KN")

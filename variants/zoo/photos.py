@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from math import exp, log, sqrt
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.variants.zoo.catalog import package_file
 
 Pixels = NDArray[np.uint8]
 
+_INSTALL = "pip install 'modelless[demo]'"
 _SMALLEST_SHARE = 0.5
 _LARGEST_ASPECT = 4 / 3
 
@@ -126,20 +126,11 @@ def _crop(rng: np.random.Generator, pixels: Pixels) -> Pixels:
 
 @cache
 def _load(package: str, file: str) -> Pixels:
-    spec = find_spec(package)
-    pillow = find_spec("PIL")
-    if spec is None or spec.origin is None or pillow is None:
-        missing = "PIL" if pillow is None else package
-        raise EnvironmentUnfitError(
-            f"photo {file}: package {missing} is not installed: pip install 'modelless[demo]'"
-        )
-    path = Path(spec.origin).parent / file
-    if not path.is_file():
-        raise EnvironmentUnfitError(
-            f"photo {file}: this {package} does not ship it: pip install 'modelless[demo]'"
-        )
-    from PIL import Image
-
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise EnvironmentUnfitError(f"photo {file}: needs Pillow: {_INSTALL}") from error
+    path = package_file(package, file, _INSTALL)
     with Image.open(path) as image:
         pixels = np.asarray(image.convert("RGB"), dtype=np.uint8)
     pixels.setflags(write=False)

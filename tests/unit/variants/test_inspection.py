@@ -267,29 +267,37 @@ class TestExternalData:
     )
     def test_outside_the_folder(self, folder: Path, location: str) -> None:
         said = refusal(self.save(folder, location))
-        assert "may point outside the model's folder" in said
+        assert "a regular file inside the model's folder" in said
         assert repr(location) in said
 
     def test_through_a_symbolic_link(self, folder: Path) -> None:
         (folder / "link.bin").symlink_to(folder.parent / "outside.bin")
         (folder / "up").symlink_to(folder.parent)
         for location in ("link.bin", "up/outside.bin"):
-            assert "symbolic link" in refusal(self.save(folder, location))
+            assert "reached without a link" in refusal(self.save(folder, location))
+
+    def test_of_another_name(self, folder: Path) -> None:
+        (folder / "hard.bin").hardlink_to(folder.parent / "outside.bin")
+        assert "multiple hard links" in refusal(self.save(folder, "hard.bin"))
 
     def test_what_is_no_regular_file(self, folder: Path) -> None:
         os.mkfifo(folder / "pipe")
         for location in ("pipe", "deep"):
-            assert "not a regular file" in refusal(self.save(folder, location))
+            assert "not regular file" in refusal(self.save(folder, location))
 
     def test_missing_or_too_short(self, folder: Path) -> None:
         assert "No such file" in refusal(self.save(folder, "missing.bin"))
-        assert "truncated" in refusal(self.save(folder, "weights.bin", length="49"))
-        assert "truncated" in refusal(self.save(folder, "weights.bin", offset="9", length="48"))
+        assert "exceeds available data" in refusal(self.save(folder, "weights.bin", length="49"))
+        assert "exceeds available data" in refusal(
+            self.save(folder, "weights.bin", offset="9", length="48")
+        )
         assert "not a valid ONNX model" in refusal(self.save(folder, "weights.bin", length="40"))
 
     @pytest.mark.parametrize("number", ["-1", "4.5", "x", "9" * 40])
     def test_numbers_that_are_none(self, folder: Path, number: str) -> None:
-        assert "a whole number" in refusal(self.save(folder, "weights.bin", offset=number))
+        assert "a part of a regular file" in refusal(
+            self.save(folder, "weights.bin", offset=number)
+        )
 
     def test_too_much_of_it(self, folder: Path) -> None:
         path = self.save(folder, "weights.bin")
