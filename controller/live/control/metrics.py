@@ -143,6 +143,7 @@ FAMILIES: Mapping[str, Family] = {
 """Every family that is exported, by name."""
 
 
+_ENDS = ("served", "served-late", "refused", "cancelled")
 _OUTCOMES: Final = {"served": 0, "served-late": 0, "refused": 1}
 """Where an outcome counts in a row of ``ClusterMetrics.statistics``."""
 
@@ -286,6 +287,8 @@ class ClusterMetrics:
         add("modelless_start_time_seconds", (), self._started_s)
         for (scope, outcome), queries in self._meters.ends.items():
             add("modelless_queries_total", (_task(scope), outcome), queries)
+            for other in _ENDS:  # each is there from the first query on: rates need a beginning
+                add("modelless_queries_total", (_task(scope), other), 0.0)
         for (scope, reason), queries in self._meters.refusals.items():
             add("modelless_refusals_total", (_task(scope), reason), queries)
         for scope, queries in self._meters.cache_hits.items():
