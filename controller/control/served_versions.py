@@ -67,11 +67,14 @@ class Service:
         A version that was rolled back is not among them from the moment that this is known: another
         choice is made for the queries that wait for it, and a batch that runs on it ends there.
         """
+        held_of: dict[str, list[str]] = {}
+        for each in held:
+            held_of.setdefault(name_of(each), []).append(each)
         served: set[str] = set()
-        for name in {name_of(each) for each in held} - self.gone:
-            line = self.lines.get(name)
-            mine = [each for each in held if name_of(each) == name]
-            served.update(mine if line is None else line.serving(mine))
+        for name, mine in held_of.items():
+            if name not in self.gone:
+                line = self.lines.get(name)
+                served.update(mine if line is None else line.serving(mine))
         return tuple(each for each in held if each in served)
 
     def current_of(self, facts: Mapping[str, VariantFacts]) -> tuple[VariantFacts, ...]:

@@ -64,10 +64,12 @@ class WorkerBacklogs:
         self._backlog_s: dict[int, FloatArray] = {}  # by rank: how long waiting queries take
         self._last: BacklogSnapshot | None = None
 
-    def get(self, number: int) -> tuple[float, dict[int, float]]:
-        """Return when a worker's batch ends, and how long its waiting queries take, by rank."""
-        backlog_s = {rank: float(column[number]) for rank, column in self._backlog_s.items()}
-        return float(self._busy_until_s[number]), backlog_s
+    def rearranged(self, places: NDArray[np.intp]) -> WorkerBacklogs:
+        """Return the backlogs of the workers that have these indices now; -1 is a new worker."""
+        found = WorkerBacklogs(np.append(self._busy_until_s, -np.inf)[places])
+        for rank, column in self._backlog_s.items():
+            found._backlog_s[rank] = np.append(column, 0.0)[places]
+        return found
 
     def set(self, number: int, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
         """Set when a worker's batch ends, and how long its waiting queries take, by rank."""

@@ -45,7 +45,6 @@ from modelless.controller.dispatch.messages import (
     WorkerReported,
 )
 from modelless.controller.dispatch.offline import OfflineBatches, choose_offline, is_offline
-from modelless.controller.dispatch.online_learner import OnlineLearner
 from modelless.controller.dispatch.open_queries import (
     Explain,
     OpenQueries,
@@ -73,6 +72,7 @@ from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Bind, Choice, Defer, QueryView, Reject, Run
+from modelless.variants.vocabulary import Placement
 
 
 class Dispatcher:
@@ -117,7 +117,6 @@ class Dispatcher:
             self._workers,
         )
         self._quarantine = Quarantine(instances)
-        self._learner = OnlineLearner(instances)
         self._offline = OfflineBatches()
         self._quotes = Quotes(instances, self._waiting, self.limits)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
@@ -220,7 +219,7 @@ class Dispatcher:
                 return [self._open.refuse_query(receipt, Reason.QUEUE_FULL, now_s)]
             displaced = self._open.receipts_of([last])
             effects += self._open.refuse_queries(displaced, Reason.QUEUE_FULL, now_s)
-        effects += self._choose(receipt, now_s, late=False)
+        effects += self._choose(receipt, now_s, work_us=work_us)
         return self._assign_batches(now_s, effects)
 
     def _on_cache_hit(self, event: CacheHit, now_s: float) -> list[DispatchEffect]:
@@ -241,7 +240,8 @@ class Dispatcher:
             )
         worker, batch = found
         self._workers.stop_batch(worker, batch, now_s, event.others_s)
-        self._learner.observe_batch(batch, event.busy_s)
+        placement = Placement(batch.variant_id, batch.device_class)
+        self.instances.observe_batch(placement, batch.items, batch.size, event.busy_s)
         price_usd_per_s = self.instances.price_usd_per_s(batch.device_class)
         effects = self._open.complete_batch(batch, worker, now_s, event.busy_s, price_usd_per_s)
         effects += self._release_worker(worker, now_s, event.others_s)
@@ -382,8 +382,17 @@ class Dispatcher:
 
     # -- choosing -----------------------------------------------------------------------------
 
-    def _choose(self, receipt: Receipt, now_s: float, *, late: bool) -> list[DispatchEffect]:
-        """Ask the policy about a query that does not wait; after this, it waits or is refused."""
+    def _choose(
+        self, receipt: Receipt, now_s: float, *, late: bool = False, work_us: int = 0
+    ) -> list[DispatchEffect]:
+        """Ask the policy about a query that does not wait; after this, it waits or is refused.
+
+        Args:
+            receipt: the query's.
+            now_s: the present.
+            late: whether it is asked again because the query would be late.
+            work_us: the least device time for it, microseconds; 0 if it is not known yet.
+        """
         query = receipt.standing or receipt.query
         if receipt.candidates is not None:  # this is not the first choice
             if query.deadline_s <= now_s:
@@ -431,7 +440,8 @@ class Dispatcher:
         if not is_served:
             return self._refuse_or_delay([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
-        key = self._waiting.defer_query(query, instances.least_work_us(query))
+        work_us = work_us or instances.least_work_us(query)
+        key = self._waiting.defer_query(query, work_us)
         self._idle.notify_groups([key])
         return []
 
@@ -472,7 +482,7 @@ class Dispatcher:
             if receipt.attempts >= self.limits.max_attempts:
                 effects.append(self._open.refuse_query(receipt, Reason.WORKER_LOST, now_s))
             else:
-                effects += self._choose(receipt, now_s, late=False)
+                effects += self._choose(receipt, now_s)
         return effects
 
     # -- assigning batches --------------------------------------------------------------------
@@ -483,6 +493,8 @@ class Dispatcher:
         Most events end with this. Returns ``effects`` with the new ones appended.
         """
         early_starts = self._workers.early_starts
+        if early_starts.is_empty and not self._idle.is_told:
+            return effects
         early = iter(early_starts.find_ready(now_s))
         while worker := self._idle.next_to_ask() or next(filter(self._idle.has_offer, early), None):
             effects += self._assign_batch(worker, now_s)
@@ -565,5 +577,5 @@ class Dispatcher:
             else:
                 self._open.remove_query(query.query_id)
                 receipt.standing = later
-                effects += self._choose(receipt, now_s, late=False)
+                effects += self._choose(receipt, now_s)
         return effects

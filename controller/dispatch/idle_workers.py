@@ -69,6 +69,11 @@ class IdleWorkers:
             self._changed.update(dict.fromkeys(queues))
             self._has_changed = True
 
+    @property
+    def is_told(self) -> bool:
+        """Whether anything was notified since ``next_to_ask`` returned None."""
+        return bool(self._notified or self._changed)
+
     def next_to_ask(self) -> Worker | None:
         """Return the next idle worker to ask the policy about; None if there is none.
 

@@ -248,6 +248,7 @@ class ReadyInstances:
         self._starting_s: Mapping[str, float] = {}
         self._backlogs = WorkerBacklogs(np.zeros(0))  # in the order of ``_index``
         self._load = Load()
+        self._observed, self._renew_at = 0, 1  # batches that the cost model was told of
 
     @property
     def reports(self) -> Mapping[str, WorkerReport]:
@@ -286,7 +287,28 @@ class ReadyInstances:
         for table in self._scopes.values():
             table.by_items.clear()
 
+    def observe_batch(self, placement: Placement, items: int, size: int, busy_s: float) -> None:
+        """Tell the cost model how long a batch took, and renew the estimates if that changes them.
+
+        Drivers renew the estimates once a second (``LoadChanged``). While few batches were
+        observed, each says much, and a second is long: where a profile is wrong, hundreds of
+        queries would get predictions that cannot hold. So the estimates are also renewed whenever
+        the number of observed batches has doubled. The error of a mean falls with the root of that
+        number, so each renewal corrects an equal part of the error, and a gateway renews some
+        twenty times in its life. The last case is an outcome that the cost model says makes them
+        obsolete.
+        """
+        is_obsolete = self.cost_model.observe(placement, items, self._load, busy_s, size)
+        self._observed += 1
+        if self._observed == self._renew_at:
+            self._renew_at *= 2
+            is_obsolete = True
+        if is_obsolete:
+            self.refresh_estimates(self._load)
+
     def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
+        if cost_model is not self.cost_model:  # a new one has observed nothing yet
+            self._observed, self._renew_at = 0, 1
         self._registered, self.cost_model = variants, cost_model
         self.revise_accuracies(self._accuracies_percent)
 
@@ -489,12 +511,10 @@ class ReadyInstances:
     def _rebuild(self) -> None:
         counts = Counter(report.device_class for report in self._reports.values())
         self.worker_counts = MappingProxyType(counts)
-        before = {name: self._backlogs.get(number) for name, number in self._index.items()}
-        self._index = {name: i for i, name in enumerate(sorted(self._reports))}
-        self._backlogs = WorkerBacklogs(np.full(len(self._index), -np.inf))
-        for name, number in self._index.items():
-            if name in before:
-                self._backlogs.set(number, *before[name])
+        names = sorted(self._reports)
+        places = [self._index.get(name, -1) for name in names]
+        self._backlogs = self._backlogs.rearranged(np.array(places, dtype=np.intp))
+        self._index = {name: i for i, name in enumerate(names)}
         for cache in (
             self._scopes,
             self._residents,

@@ -41,6 +41,10 @@ class EarlyStarts:
         ] = []  # heap: from when, and beside which batch
         self._open: dict[int, Worker] = {}  # by the running batch
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._upcoming and not self._open
+
     def add(self, worker: Worker) -> None:
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:

@@ -221,7 +221,7 @@ class Engine:
         query = tuple.__new__(QueryView, told)
         if size:
             query = query._replace(size=round_size(size), batch_key=size)
-        self._decide(QueryArrived(query))
+        self._decide(tuple.__new__(QueryArrived, (query,)))
 
     def _decide(self, event: DispatchEvent) -> None:
         """Pass an event to the dispatcher, and carry out its effects."""

@@ -21,7 +21,8 @@ def test_a_snapshot_tells_when_workers_begin_and_never_changes() -> None:
     backlogs.set(1, 2.0, {0: 0.25})
     assert shown.starts_s(0).tolist() == [3.5, 7.0]
     assert backlogs.snapshot_at(3.0).starts_s(0).tolist() == [200.0, 3.25]
-    assert backlogs.get(1) == (2.0, {0: 0.25})
+    other = backlogs.rearranged(np.array([1, -1])).snapshot_at(0.0)
+    assert other.starts_s(0).tolist() == [2.25, 0.0]
 
 
 def test_what_goes_behind_a_query_does_not_keep_it_waiting() -> None:
