@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
 
 from modelless.controller.api.grpc_calls import Call
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Headers, Reply
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.console.pages import VariantRow
 
+Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
 
 
@@ -48,6 +52,15 @@ class Frontend(Protocol):
         ...
 
 
+class RunBatch(NamedTuple):
+    """A batch for a worker, with its tensors."""
+
+    batch_id: int
+    worker_id: str
+    variant_id: str
+    inputs: Sequence[Tensors]
+
+
 class ClusterRequests(Protocol):
     """Answers requests that are of the whole cluster, now or later."""
 
@@ -61,4 +74,35 @@ class ClusterRequests(Protocol):
 
     def batch(self, respond: Respond, act: str, *arguments: object) -> None:
         """Begin an offline run, tell its state or cancel it; see ``BatchJobs``."""
+        ...
+
+
+class Host(Protocol):
+    """The process around a frontend.
+
+    Attributes:
+        cluster: answers what is of the whole cluster.
+    """
+
+    @property
+    def cluster(self) -> ClusterRequests: ...
+
+    def run_batch(self, batch: RunBatch) -> None:
+        """Hand a batch to a worker."""
+        ...
+
+    def wake_at(self, at_s: float) -> None:
+        """Have the frontend pass on a ``Tick`` at a time of the clock, seconds."""
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the answer to ``GET /modelless/status``."""
+        ...
+
+    def check_health(self) -> None:
+        """Raise RuntimeError if the process cannot serve any more."""
+        ...
+
+    def variant_rows(self) -> Sequence[VariantRow]:
+        """Return what the console shows of each variant."""
         ...

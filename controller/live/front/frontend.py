@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
-
-from modelless.common.errors import ModellessError, NotFoundError, UnavailableError
+from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
 from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.feedback import Feedback, parse_feedback
@@ -48,7 +46,7 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
-from modelless.controller.config import CacheSettings, Settings
+from modelless.controller.config import Settings
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import (
@@ -72,9 +70,8 @@ from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
-from modelless.controller.live.front.calls import ClusterRequests, Respond
+from modelless.controller.live.front.calls import Host, Respond, RunBatch, Tensors
 from modelless.controller.live.front.console.console import Console
-from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
@@ -90,7 +87,6 @@ from modelless.variants.vocabulary import OFFLINE, SLO, Task, Variant
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, NDArray[Any]]
 _T = TypeVar("_T")
 
 
@@ -99,15 +95,6 @@ _BATCH_ACTS: Final = {
     Endpoint.BATCH: "state",
     Endpoint.BATCH_CANCEL: "cancel",
 }
-
-
-class RunBatch(NamedTuple):
-    """A batch for a worker, with its tensors."""
-
-    batch_id: int
-    worker_id: str
-    variant_id: str
-    inputs: Sequence[Tensors]
 
 
 class _Read(NamedTuple):
@@ -242,22 +229,15 @@ class V2Frontend:
         catalog: the registered tasks and variants.
         servable: the tasks that can be served; the gateway keeps it up to date, as the catalog.
         dispatcher: the state machine.
-        run_batch: hands a batch to a worker.
+        host: runs batches, wakes the frontend, and tells how its process and the cluster are.
         clock: returns the dispatcher's time, seconds.
-        limits: bounds on requests.
-        default_latency_s: latency limit of queries that name none, seconds.
+        settings: of the gateway.
         gateway_id: the first part of receipt ids.
         desk: assigns queries to versions on trial, and takes feedback.
-        status: returns the answer to ``GET /modelless/status``.
-        wake_at: asks for a ``Tick`` at a time of the clock, seconds.
-        cluster: answers what is of the whole cluster; None: nothing does.
-        check_health: raises an error if the process cannot serve any more.
-        budget: of the memory for bodies.
         access: who may do what; None: everybody may do everything.
-        cache: of answers.
         home: where the console reads the store and receipts; None: it shows neither.
-        variant_facts: returns what the console shows of each variant.
-        shadows: queries that are run again, to judge variants.
+        limits, budget: bounds on requests, and on the memory for bodies; by default as the settings
+            say.
 
     Attributes:
         console: the operators' pages.
@@ -272,41 +252,31 @@ class V2Frontend:
         catalog: Catalog,
         servable: Servable,
         dispatcher: Dispatcher,
-        run_batch: Callable[[RunBatch], None],
+        host: Host,
         clock: Callable[[], float],
-        limits: Limits,
-        default_latency_s: float,
+        settings: Settings,
         gateway_id: str,
         desk: FeedbackDesk,
-        status: Callable[[], Mapping[str, Any]],
-        wake_at: Callable[[float], None],
-        cluster: ClusterRequests | None,
-        check_health: Callable[[], None],
-        budget: BodyBudget | None = None,
         access: Access | None = None,
-        cache: CacheSettings | None = None,
         home: Path | None = None,
-        variant_facts: Callable[[], Sequence[VariantRow]] = list,
-        shadows: Shadows | None = None,
+        limits: Limits | None = None,
+        budget: BodyBudget | None = None,
     ) -> None:
-        self.limits = limits
-        self._access = access or Access(Settings())
-        self.budget = budget or BodyBudget(limits.max_body_bytes)
+        most_bytes = settings.http.max_body_bytes
+        self.limits = limits or Limits(max_body_bytes=most_bytes)
+        self.budget = budget or BodyBudget(max(settings.limits.max_bodies_bytes, most_bytes))
+        self._access = access or Access(settings)
         self.replies: Counter[int] = Counter()
         self.is_at_rest = False
         self.is_draining = False
         self.on_load_wanted: Callable[[], None] = lambda: None
-        self._cluster = cluster
-        self._check_health = check_health
+        self._host = host
         self._catalog = catalog
         self.servable = servable
         self._dispatcher = dispatcher
-        self._run_batch = run_batch
         self._clock = clock
-        self._default_latency_s = default_latency_s
+        self._default_latency_s = settings.limits.default_latency_ms / 1e3
         self._gateway_id = gateway_id
-        self._status = status
-        self._wake_at = wake_at
         self._awaited = catalog.tasks.keys() - servable.not_served.keys()
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._open: dict[int, _Open] = {}
@@ -317,12 +287,12 @@ class V2Frontend:
         self._aside = Aside()
         self._read_aside: dict[int, _ReadAside] = {}
         self._kept_answers = KeptAnswers(clock)
-        self._cache = AnswerCache(cache or CacheSettings())
-        self._shadows = shadows or Shadows(0.0, random.Random(0))  # noqa: S311
+        self._cache = AnswerCache(settings.cache)
+        self._shadows = Shadows(settings.feedback.shadow_share, random.Random())  # noqa: S311
         self.console = Console(
             home,
-            status,
-            variant_facts,
+            host.status,
+            host.variant_rows,
             lambda: list(self._catalog.tasks),
             lambda body: self._quote([], body, None),
             lambda read, go_on, respond: self._set_aside(read, go_on, respond, _Room(self.budget)),
@@ -368,7 +338,7 @@ class V2Frontend:
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
-                self._whole_cluster().scrape(respond)
+                self._host.cluster.scrape(respond)
             elif found.endpoint in _BATCH_ACTS:
                 self._batch(found, headers, body, key, respond)
             else:
@@ -725,6 +695,7 @@ class V2Frontend:
         """Go by these settings from the next query on."""
         self._default_latency_s = settings.limits.default_latency_ms / 1e3
         self._cache.change(settings.cache)
+        self._shadows.share = settings.feedback.shadow_share
 
     def _describe(self, found: Route, method: str, path: bytes, key: Key | None) -> Reply:
         endpoint = found.endpoint
@@ -749,15 +720,15 @@ class V2Frontend:
         if endpoint is Endpoint.NOT_FOUND:
             raise NoSuchPathError(path)
         if endpoint is Endpoint.STATUS:
-            return render_json(dict(self._status()))
+            return render_json(dict(self._host.status()))
         if endpoint is Endpoint.STATISTICS and not found.name:
             names = [(name, "1", name) for name in self._visible(self._catalog.tasks, key)]
-            return metadata.model_statistics(names, self._status().get("statistics", {}))
+            return metadata.model_statistics(names, self._host.status().get("statistics", {}))
         scope = self._resolve(found, key)
         if endpoint is Endpoint.STATISTICS:
             version = found.version or ("" if scope.name.count("/") == 2 else "1")
             named = [(found.name, version, scope.name)]
-            return metadata.model_statistics(named, self._status().get("statistics", {}))
+            return metadata.model_statistics(named, self._host.status().get("statistics", {}))
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)
             return metadata.model_ready(found.name, self._is_served(scope.name), problem)
@@ -781,7 +752,7 @@ class V2Frontend:
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
         scope = self._resolve(found, key)
         by = f"key {key.key_id}" if key is not None else "operators' port"
-        self._whole_cluster().pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
+        self._host.cluster.pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
 
     def _batch(
         self,
@@ -794,17 +765,12 @@ class V2Frontend:
         """Begin, ask after or cancel an offline run."""
         act, asked = _BATCH_ACTS[found.endpoint], (found.name, _owner(key))
         if found.endpoint is not Endpoint.BATCHES:
-            self._whole_cluster().batch(respond, act, *asked)
+            self._host.cluster.batch(respond, act, *asked)
             return
         run = parse_batch(body, self.limits)
         self._resolve(Route(found.endpoint, run.task), key)
         secret = secret_of(headers) if key is not None else ""
-        self._whole_cluster().batch(respond, act, run.model_dump(), _owner(key), secret)
-
-    def _whole_cluster(self) -> ClusterRequests:
-        if self._cluster is None:
-            raise UnavailableError("there is no control loop here to ask")
-        return self._cluster
+        self._host.cluster.batch(respond, act, run.model_dump(), _owner(key), secret)
 
     def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
         return {name: each for name, each in tasks.items() if self._access.sees(name, key)}
@@ -832,7 +798,7 @@ class V2Frontend:
 
     def _health_problem(self) -> str:
         try:
-            self._check_health()
+            self._host.check_health()
         except RuntimeError as error:
             return str(error)
         return ""
@@ -851,7 +817,7 @@ class V2Frontend:
         for effect in effects:
             if isinstance(effect, Execute):
                 inputs = [self._open[query_id].read.tensors for query_id in effect.query_ids]
-                self._run_batch(
+                self._host.run_batch(
                     RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
                 )
         for effect in effects:
@@ -861,7 +827,7 @@ class V2Frontend:
                 elif isinstance(effect, Refuse):
                     self._refuse(effect)
                 elif isinstance(effect, WakeAt):
-                    self._wake_at(effect.at_s)
+                    self._host.wake_at(effect.at_s)
                 elif isinstance(effect, AskForLoad):
                     self.on_load_wanted()
                 elif isinstance(effect, PolicyFailed):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import platform
-import random
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 
 from modelless.common.errors import ModellessError, UnavailableError
 from modelless.controller.api.keys import KeyRing
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_error, render_json, render_text
 from modelless.controller.assembly import build_selection
 from modelless.controller.config import Settings, with_changes
@@ -38,15 +36,13 @@ from modelless.controller.dispatch.messages import (
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
-from modelless.controller.live.front.bodies import BodyBudget
-from modelless.controller.live.front.calls import Respond
+from modelless.controller.live.front.calls import Respond, RunBatch
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.frontend import RunBatch, V2Frontend
+from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
-from modelless.controller.live.front.shadows import Shadows
 from modelless.controller.live.front.spans import SpanLog
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader
@@ -137,7 +133,7 @@ def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
 # What operators see of the variants.
 
 
-def variant_rows(knowledge: Knowledge) -> list[VariantRow]:
+def rows_of(knowledge: Knowledge) -> list[VariantRow]:
     """Return a row a variant: its accuracy, and what one item takes and costs by device class."""
     placements = [
         each
@@ -222,26 +218,18 @@ class Gateway:
             TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             self._tasks_by_name,
         )
+        self.cluster = ControlRequests(control)
         self.frontend = V2Frontend(
             knowledge.catalog,
             knowledge.servable(),
             self._dispatcher,
-            self._run_batch,
+            self,
             time.monotonic,
-            Limits(max_body_bytes=settings.http.max_body_bytes),
-            settings.limits.default_latency_ms / 1e3,
+            settings,
             gateway_id,
             self._desk,
-            self.status,
-            self._wake_at,
-            ControlRequests(control),
-            self.check_health,
-            BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
             self._access,
-            settings.cache,
             home,
-            lambda: variant_rows(self._knowledge),
-            Shadows(settings.feedback.shadow_share, random.Random()),  # noqa: S311
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
@@ -314,9 +302,14 @@ class Gateway:
         """Return the control loop's last status of the cluster."""
         return self._status
 
+    def variant_rows(self) -> list[VariantRow]:
+        """Return what the console shows of each variant."""
+        return rows_of(self._knowledge)
+
     # -- batches ------------------------------------------------------------------------------
 
-    def _run_batch(self, batch: RunBatch) -> None:
+    def run_batch(self, batch: RunBatch) -> None:
+        """See ``calls.Host``."""
         if self._device is not None and batch.worker_id == self.gateway_id:
             self._handed_s = time.monotonic()
             self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
@@ -373,7 +366,7 @@ class Gateway:
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
-    def _wake_at(self, at_s: float) -> None:
+    def wake_at(self, at_s: float) -> None:
         """Tick at this time, or earlier if an earlier tick is due: that one asks for the next."""
         if self._wake is not None and not self._wake.cancelled():
             if self._wake_s <= at_s:

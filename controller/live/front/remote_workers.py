@@ -11,7 +11,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from modelless.common.errors import ModellessError
-from modelless.controller.live.front.frontend import RunBatch
+from modelless.controller.live.front.calls import RunBatch
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.routable import ROUTABLE, RoutableWorkers
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack

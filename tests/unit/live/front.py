@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,12 +23,13 @@ from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.calls import RunBatch
+from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.frontend import RunBatch, V2Frontend
-from modelless.controller.live.front.gateway import variant_rows
+from modelless.controller.live.front.frontend import V2Frontend
+from modelless.controller.live.front.gateway import rows_of
 from modelless.controller.live.front.http_server import open_door
 from modelless.controller.live.front.receipt_tags import ReceiptTags
-from modelless.controller.live.front.shadows import Shadows
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK
@@ -91,26 +91,21 @@ class Front:
         self.batches: list[tuple[object, ...]] = []
         dispatcher, _ = open_dispatcher("g", Settings(), knowledge)
         arms = TrialArms(0, "g", dispatcher.instances.is_served)
+        self._knowledge = knowledge
+        self.cluster = self  # answers for it, too
         self.frontend = V2Frontend(
             knowledge.catalog,
             knowledge.servable(),
             dispatcher,
-            self._run,
+            self,
             time.monotonic,
-            limits,
-            10.0,
+            settings,
             "g",
             FeedbackDesk("g", arms, knowledge.catalog.tasks, self.tags),
-            lambda: {"members": [], "statistics": self.statistics},
-            lambda at_s: None,
-            self,
-            lambda: None,
-            BodyBudget(budget_bytes),
             self.access,
-            settings.cache,
             folder,
-            lambda: variant_rows(knowledge),
-            Shadows(settings.feedback.shadow_share, random.Random(0)),
+            limits,
+            BodyBudget(budget_bytes),
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
@@ -126,7 +121,19 @@ class Front:
         self.pins.append((scope, is_pinned, by))
         respond(render_json({"name": scope, "pinned": is_pinned}))
 
-    def _run(self, batch: RunBatch) -> None:
+    def wake_at(self, at_s: float) -> None:
+        """Nobody waits for a time here."""
+
+    def status(self) -> Mapping[str, Any]:
+        return {"members": [], "statistics": self.statistics}
+
+    def check_health(self) -> None:
+        """All is well."""
+
+    def variant_rows(self) -> list[VariantRow]:
+        return rows_of(self._knowledge)
+
+    def run_batch(self, batch: RunBatch) -> None:
         self.ran.append(batch)
         if self.answers_at_once:
             asyncio.get_running_loop().call_soon(self.finish, batch)

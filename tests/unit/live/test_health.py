@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
+from modelless.controller.config import Settings
 from modelless.controller.device.messages import ChangeKind, LoadInstance, UnloadInstance
 from modelless.controller.dispatch.trials import TrialArms
+from modelless.controller.live.front.calls import Respond
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.frontend import Respond, V2Frontend
+from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.servable import Servable
 from modelless.controller.live.worker import device as devices
 from modelless.controller.live.worker.device import STALLED_S, LocalDevice
@@ -45,16 +46,16 @@ def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) 
         catalog,
         Servable(catalog, FakeCostModel({variant.id: 0.01}), ["cpu-1"]),
         SimpleNamespace(instances=instances),  # type: ignore[arg-type]
-        lambda batch: None,
+        SimpleNamespace(  # type: ignore[arg-type]
+            status=dict,
+            variant_rows=list,
+            check_health=check_health,
+            cluster=SimpleNamespace(scrape=scrape),
+        ),
         lambda: 0.0,
-        Limits(),
-        1.0,
+        Settings(),
         "g",
         FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), {TASK.name: TASK}),
-        dict,
-        lambda at_s: None,
-        SimpleNamespace(scrape=scrape),  # type: ignore[arg-type]
-        check_health,
     )
 
 

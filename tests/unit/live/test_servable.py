@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import MemberReport
@@ -70,16 +69,11 @@ def frontend(knowledge: Knowledge, served: set[str]) -> V2Frontend:
         knowledge.catalog,
         knowledge.servable(),
         SimpleNamespace(instances=instances),  # type: ignore[arg-type]
-        lambda batch: None,
+        SimpleNamespace(status=dict, variant_rows=list),  # type: ignore[arg-type]
         lambda: 0.0,
-        Limits(),
-        1.0,
+        Settings(),
         "g",
         FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), tasks),
-        dict,
-        lambda at_s: None,
-        None,
-        lambda: None,
     )
 
 
