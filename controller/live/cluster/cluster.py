@@ -62,6 +62,9 @@ logger = logging.getLogger(__name__)
 
 OnStage = Callable[[str], None]
 
+SERVE_PROCESSES = 3
+"""The control loop, Serve's controller and what starts HAProxy."""
+
 LEFT_OVER_S = 4.0
 """What processes that are killed have to end."""
 
@@ -280,7 +283,6 @@ class Cluster:
             check_reachable(self._address)
             self._join_ray(self._address)
         import ray
-        from ray import serve
 
         from modelless.controller.live.cluster import deployment
 
@@ -294,16 +296,12 @@ class Cluster:
         # Noted first: what was begun can be upgraded, to be seen through.
         address: str = ray.get_runtime_context().gcs_address
         write_deployed(self._home, address, settings, is_own=self._address is None)
-        self._on_stage("starting the control loop")
-        deployment.start_control(self._home, settings)
-        self._on_stage("starting Ray Serve")
+        self._on_stage("starting the control loop and Ray Serve")
+        deployment.begin_control(self._home, settings)  # all this starts at the same time
         listens = settings.http.host, settings.http.port
         if self._keeper is not None:  # HAProxy listens for clients, Serve asks it on loopback
             listens = LOOPBACK, self._operators_port
-        serve.start(
-            http_options={"host": listens[0], "port": listens[1]},
-            logging_config={"log_level": "WARNING", "enable_access_log": False},
-        )
+        serving = deployment.begin_serve(*listens)
         for number, pool in enumerate(settings.pools):
             self._on_stage(f"starting the pool of {pool.device_class}")
             no_room = self._lacking.get(f"pools[{number}]")
@@ -314,6 +312,8 @@ class Cluster:
         if "gateways" in self._lacking:
             self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
         deployment.start_gateways(self._home, settings, doors, count)
+        serving.result()
+        deployment.start_control(self._home, settings)
         self._note_up()
 
     def _note_up(self, awaits: str = "") -> None:
@@ -336,10 +336,13 @@ class Cluster:
             environment[name] = str(self._ports.hold(LOOPBACK))
         set_environment(environment | absolute_paths(os.environ))
         start_less()
+        gateways = self._settings.gateways.count or _cores()
+        # Ray starts a process ahead for each CPU: here all that come, and they start together.
+        processes = gateways + sum(pool.workers for pool in self._settings.pools) + SERVE_PROCESSES
         self._connect(
             address="local",
             _temp_dir=str(short / RAY),
-            num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
+            num_cpus=max(cpus_for(self._settings, gateways), processes),
             include_dashboard=False,
             object_store_memory=128 * 2**20,
         )

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,40 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 60.0
 CLOSE_S = 5.0
 _TRIES = 10
+
+
+def begin_serve(host: str, port: int) -> Future[None]:
+    """Start Ray Serve, which listens there, and wait for its controller alone.
+
+    Returns:
+        What ends when its proxies are there too.
+    """
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    started: Future[None] = Future()
+
+    def start() -> None:
+        try:
+            serve.start(
+                http_options={"host": host, "port": port},
+                logging_config={"log_level": "WARNING", "enable_access_log": False},
+            )
+            started.set_result(None)
+        except BaseException as error:  # noqa: BLE001  (whoever waits for it is told)
+            started.set_exception(error)
+
+    threading.Thread(target=start, name="serve-start", daemon=True).start()
+    while not started.done():
+        with suppress(ValueError):  # it has not begun yet
+            ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+            break
+        time.sleep(0.01)
+    return started
+
+
+def begin_control(home: Path, settings: Settings) -> None:
+    """Have a control loop started, if there is none; ``start_control`` waits for it."""
+    _new_control(home, settings)
 
 
 def start_control(home: Path, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+import threading
 from typing import Any
 
 from modelless.controller.live.cluster import ray_agent
@@ -24,6 +24,9 @@ ENVIRONMENT = {
     # Each of a process's many threads would keep an arena of glibc's, of what it freed.
     "MALLOC_ARENA_MAX": "2",
 }
+QUICK_S, QUICKLY_FOR_S = 0.1, 30.0
+"""Serve's controller looks so often in its first seconds: a start, and a recovery, waits for
+several of its looks. From then on as ``loopback`` has it."""
 _PROCESSES = (
     "start_api_server",  # the dashboard's: it asks the metadata services of clouds where it runs
     "start_monitor",  # the autoscaler's: there is one node
@@ -54,6 +57,9 @@ def start_less() -> None:
 
     _replace(services, _PYTHON, command)
     import_serve()
+    from ray.serve._private import client
+
+    _replace(client, "CLIENT_POLLING_INTERVAL_S", QUICK_S)  # whether an application runs
 
 
 def import_serve() -> None:
@@ -70,15 +76,22 @@ def import_serve() -> None:
 def prepare_worker() -> None:
     """In each worker process of Ray, before it learns what it is to run."""
     import_serve()
+    from ray.serve._private import controller
     from ray.serve._private.proxy_state import ProxyStateManager
 
+    interval = "CONTROL_LOOP_INTERVAL_S"
+    usual_s = getattr(controller, interval, QUICK_S)
+    _replace(controller, interval, QUICK_S)
+    usual = threading.Timer(QUICKLY_FOR_S, setattr, (controller, interval, usual_s))
+    usual.daemon = True
+    usual.start()
     # A Python proxy beside HAProxy, for applications without replicas: HAProxy is not told of it.
     _replace(ProxyStateManager, "_start_fallback_proxy_if_needed", _nothing)
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+def _replace(owner: Any, name: str, value: Any) -> None:
     if hasattr(owner, name):
-        setattr(owner, name, function)
+        setattr(owner, name, value)
     else:
         logger.warning("Ray has changed, and starts more than it need: no %s in %s", name, owner)
 
