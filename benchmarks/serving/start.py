@@ -7,7 +7,7 @@ asked until it answers, and 'modelless down' is run. The columns, with the media
 
 - answer, s: from the command to the first answer;
 - ready, s: until the command returns, which is when every task can be answered;
-- MiB: proportional set size of all processes, once variants are loaded and ``--idle-s`` have passed;
+- MiB: proportional set size of all processes, once variants are loaded;
 - idle: cores that all processes together use meanwhile, without queries;
 - down, s: how long 'modelless down' takes.
 """
@@ -26,8 +26,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-import modelless
 from modelless.controller.cli.cluster import curl_line
+from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.live.cluster.run_folder import cluster_members
 from modelless.variants.registry.registry import open_registry
 
@@ -82,7 +82,7 @@ def measure(home: Path, port: int, idle_s: float) -> list[float]:
     ready_s = time.monotonic() - began_s
     try:
         time.sleep(LOADS_S if idle_s else 0.0)
-        processes = [modelless.status(home=home)["pid"], *cluster_members(home / "run")]
+        processes = [read_state(home).pid, *cluster_members(home / "run")]
         before = sum(map(cpu_s, processes))
         time.sleep(idle_s)
         idle = (sum(map(cpu_s, processes)) - before) / max(idle_s, 1e-9)

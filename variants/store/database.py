@@ -78,6 +78,17 @@ class Store:
                 lock_postgresql(connection)
             yield session
 
+    def stamp(self) -> object:
+        """What another change makes another one, at the price of two ``stat``; None if unknown."""
+        file = self.engine.url.database
+        if self.engine.dialect.name != "sqlite" or not file:
+            return None
+        try:
+            found = [os.stat(file), os.stat(f"{file}-wal")]
+        except OSError:
+            return None
+        return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+
     def close(self) -> None:
         """Give every connection back. The store may be used again; it then connects anew."""
         self.engine.dispose()

@@ -122,7 +122,7 @@ def _rate(counts: Mapping[str, int], interval_s: float) -> float:
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 2.0
+WATCH_S = 4.0
 """A member that is not called asks again after this."""
 
 FEEDBACK_KEPT = 10_000

@@ -1,10 +1,10 @@
 """Watches the store for what is in service, and tells the control machine.
 
-The store is asked a few times a second whether something changed, which costs two small queries. A
-change reaches every gateway and worker at once, because each has a call waiting for it (as Ray
-Serve's own long polls do). Versions that are promoted by the command line or by a trial's evidence,
-variants that are registered, those that are retired or removed, and changes of settings all go this
-way.
+It is looked a few times a second whether the store's files changed. If they did, the store is asked
+what did, which costs three small queries; a database without files is asked each time. A change
+reaches every gateway and worker at once, because each has a call waiting for it (as Ray Serve's own
+long polls do). Versions that are promoted by the command line or by a trial's evidence, variants
+that are registered, those that are retired or removed, and changes of settings all go this way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from modelless.variants.registry.versions import Line
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
-"""How often the store is asked whether a version changed."""
+"""How often it is looked whether a version changed."""
+
+ASK_S: Final = 5.0
+"""How long a store whose files look unchanged is believed."""
 
 LEAVE_S: Final = 10.0
 """How long a retired variant goes on serving what came before."""
@@ -80,6 +83,9 @@ class VersionStore:
         self._left_s: dict[str, float] = {}  # when lines that are leaving were retired
         self._number, self._seen = read_change(self._store)
         self._revision = latest_number(self._store)
+        self._told = self._number, self._seen, self._revision
+        self._stamp: object = None
+        self._asked_s = 0.0
         self._registered: object = None  # when what is served was read
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
@@ -123,8 +129,12 @@ class VersionStore:
         effects, self._to_write = self._to_write, []
         for effect in effects:
             await asyncio.to_thread(self._write, effect)
-        number, registered = await asyncio.to_thread(read_change, self._store)
-        revision = await asyncio.to_thread(latest_number, self._store)
+        stamp, now_s = self._store.stamp(), time.monotonic()
+        if stamp is None or stamp != self._stamp or now_s > self._asked_s + ASK_S:
+            change = await asyncio.to_thread(read_change, self._store)
+            self._told = *change, await asyncio.to_thread(latest_number, self._store)
+            self._stamp, self._asked_s = stamp, now_s
+        number, registered, revision = self._told
         is_over = any(time.monotonic() - at_s >= LEAVE_S for at_s in self._left_s.values())
         if (number, revision) != (self._number, self._revision) or is_over:
             await self._reread()
