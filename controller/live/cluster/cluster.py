@@ -301,7 +301,7 @@ class Cluster:
         listens = settings.http.host, settings.http.port
         if self._keeper is not None:  # HAProxy listens for clients, Serve asks it on loopback
             listens = LOOPBACK, self._operators_port
-        serving = deployment.begin_serve(*listens)
+        deployment.begin_serve(*listens)
         for number, pool in enumerate(settings.pools):
             self._on_stage(f"starting the pool of {pool.device_class}")
             no_room = self._lacking.get(f"pools[{number}]")
@@ -312,7 +312,6 @@ class Cluster:
         if "gateways" in self._lacking:
             self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
         deployment.start_gateways(self._home, settings, doors, count)
-        serving.result()
         deployment.start_control(self._home, settings)
         self._note_up()
 

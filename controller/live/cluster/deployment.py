@@ -42,11 +42,10 @@ CLOSE_S = 5.0
 _TRIES = 10
 
 
-def begin_serve(host: str, port: int) -> Future[None]:
-    """Start Ray Serve, which listens there, and wait for its controller alone.
+def begin_serve(host: str, port: int) -> None:
+    """Start Ray Serve, which is to listen there, and wait for its controller alone.
 
-    Returns:
-        What ends when its proxies are there too.
+    Its proxies come meanwhile, and the controller replaces one that fails.
     """
     from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
@@ -59,16 +58,17 @@ def begin_serve(host: str, port: int) -> Future[None]:
                 logging_config={"log_level": "WARNING", "enable_access_log": False},
             )
             started.set_result(None)
-        except BaseException as error:  # noqa: BLE001  (whoever waits for it is told)
+        except BaseException as error:
             started.set_exception(error)
+            logger.debug("Serve's proxies are not there yet", exc_info=True)
 
     threading.Thread(target=start, name="serve-start", daemon=True).start()
     while not started.done():
         with suppress(ValueError):  # it has not begun yet
             ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-            break
+            return
         time.sleep(0.01)
-    return started
+    started.result()
 
 
 def begin_control(home: Path, settings: Settings) -> None:

@@ -27,7 +27,7 @@ from modelless.common.files import write_whole
 from modelless.controller.live.cluster.cluster import began_ticks, end_left_over, read_state
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 
-LOOK_S = 0.5
+LOOK_S, SEARCH_S = 0.5, 2.0
 ANSWER_S = 2.0
 """The deadline of a health check through the clients' port."""
 STOPPED_S = 1.0
@@ -238,6 +238,7 @@ class Supervisor:
         self._stopped_at_s: dict[int, float] = {}
         self._answered_at_s = time.monotonic()
         self._is_ready = False
+        self._searched_s, self._found = -SEARCH_S, list[int]()
 
     def _kill(self) -> None:
         if self._is_child_alive():
@@ -267,7 +268,7 @@ class Supervisor:
 
     def _look(self) -> tuple[Seen, list[int]]:
         """What is seen, and which processes have stood still for too long."""
-        found = cluster_members(self._home / "run")
+        found = self._members()
         commands = [_command(process_id) for process_id in found]
         now_s = time.monotonic()
         for name, (words, _) in PARTS.items():
@@ -298,6 +299,13 @@ class Supervisor:
             is_ready=self._is_ready,
         )
         return seen, [pid for pid, at_s in since_s.items() if now_s - at_s >= STOPPED_S]
+
+    def _members(self) -> list[int]:
+        """The cluster's processes; new ones are searched for every ``SEARCH_S``."""
+        now_s = time.monotonic()
+        if now_s >= self._searched_s + SEARCH_S:
+            self._searched_s, self._found = now_s, cluster_members(self._home / "run")
+        return [process_id for process_id in self._found if began_ticks(process_id) > 0]
 
     def _tell(self, words: str) -> None:
         with contextlib.suppress(OSError):  # nobody may read it any more

@@ -203,6 +203,20 @@ class TestSchema:
 
 
 class TestTransactions:
+    def test_its_stamp_changes_with_every_change_and_with_nothing_else(
+        self, sqlite_store: Store, path: Path
+    ) -> None:
+        stamps = [sqlite_store.stamp()]
+        with open_store(f"sqlite:///{path}") as other:
+            for number in range(3):
+                add(other, note(str(number)))
+                stamps.append(sqlite_store.stamp())
+        assert len({str(stamp) for stamp in stamps}) == 4
+        subjects(sqlite_store)
+        assert sqlite_store.stamp() == stamps[-1]
+        with open_store("sqlite://") as in_memory:
+            assert in_memory.stamp() is None
+
     def test_sqlite_runs_as_documented(self, sqlite_store: Store) -> None:
         with sqlite_store.engine.connect() as connection:
             found = {
