@@ -84,7 +84,7 @@ class Store:
         if self.engine.dialect.name != "sqlite" or not file:
             return None
         try:
-            found = [os.stat(file), os.stat(f"{file}-wal")]
+            found = [Path(file).stat(), Path(f"{file}-wal").stat()]
         except OSError:
             return None
         return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
