@@ -72,15 +72,18 @@ _GAMBLE = -1e9
 _DEADLINE_S = attrgetter("deadline_s")
 
 
-class _Ready(NamedTuple):
-    """The last candidates of a scope, and the least median latency by the limits of queries."""
+_Limits = tuple[str, int, int, float, float]
 
-    candidates: Candidates
-    least_s: dict[tuple[float, float], float]
 
-    def costs_at_most(self, usd: float, variant_id: str, device_class: str) -> bool:
-        row = self.candidates.row_of(variant_id, device_class)
-        return row is not None and bool(self.candidates.cost_usd[row] <= usd)
+def _limits(query: QueryView) -> _Limits:
+    """Returns what decides which variants may serve a query."""
+    return (
+        query.scope,
+        query.items,
+        query.size,
+        query.min_accuracy_percent,
+        query.max_cost_usd,
+    )
 
 
 class _Asked(NamedTuple):
@@ -135,44 +138,47 @@ class BestValue(SelectionPolicy):
         self._pools = Pools(miss_penalty)
         self._shared_out_s = -math.inf
         self._batch_s = 0.0  # the mean time of a batch
-        self._ready: dict[tuple[str, int, int], _Ready] = {}
-        self._suited: dict[tuple[Menu, float, float, int], tuple[_Ready | None, Suited]] = {}
+        # The last candidates by scope, items and size; the least median latency among them.
+        self._candidates: dict[tuple[str, int, int], Candidates] = {}
+        self._least: dict[_Limits, tuple[Candidates, float]] = {}
+        self._suited: dict[tuple[Menu, _Limits], tuple[Candidates | None, Suited]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         # The caches hold the dispatcher's views; they are filled again.
-        return {**self.__dict__, "_ready": {}, "_suited": {}}
+        return {**self.__dict__, "_candidates": {}, "_least": {}, "_suited": {}}
 
     # -- on arrival ---------------------------------------------------------------------------
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        least_s = self._least_s(query, candidates)
+        least_s = self._find_least_s(query, candidates)
         if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
             self._rates.count(kind_of(query), candidates.now_s)
             return _DEFERRED
         # No placement could ever serve it, queue or not.
         return Reject(why_infeasible(query, list_options(query, candidates, "p50")))
 
-    def _least_s(self, query: QueryView, candidates: Candidates) -> float:
+    def _find_least_s(self, query: QueryView, candidates: Candidates) -> float:
         """Returns the least median latency of the placements that meet its other limits."""
-        key = (query.scope, query.items, query.size)
-        ready = self._ready.get(key)
-        if ready is None or ready.candidates.estimates is not candidates.estimates:
-            if len(self._ready) >= _KEPT:
-                self._ready.clear()
-            ready = self._ready[key] = _Ready(candidates, {})
-        limits = (query.min_accuracy_percent, query.max_cost_usd)
-        least_s = ready.least_s.get(limits)
-        if least_s is None:
+        limits = _limits(query)
+        at = limits[:3]
+        last = self._candidates.get(at)
+        if last is None or last.estimates is not candidates.estimates:
+            if len(self._candidates) >= _KEPT:
+                self._candidates.clear()
+            last = self._candidates[at] = candidates
+        known = self._least.get(limits)
+        if known is None or known[0] is not last:
             allowed = candidates.accuracy_percent >= query.min_accuracy_percent
             if query.max_cost_usd < math.inf:
                 allowed &= candidates.cost_usd <= query.max_cost_usd
             # fmin: NaN is unknown
             least_s = float(np.fmin.reduce(candidates.estimates.p50_s[allowed], initial=np.inf))
-            if len(ready.least_s) < _KEPT:
-                ready.least_s[limits] = least_s
-        return least_s
+            if len(self._least) >= _KEPT:
+                self._least.clear()
+            known = self._least[limits] = last, least_s
+        return known[1]
 
     # -- on idle ------------------------------------------------------------------------------
 
@@ -241,7 +247,8 @@ class BestValue(SelectionPolicy):
         suited: list[Suited] = []
         gamble: Batch | None = None
         able: dict[tuple[float, float, int], Suited] = {}
-        looked_at = 0
+        looked_at = full = 0  # with so many that any variant may serve, all batches are full
+        now_s, most = asked.now_s, menu.most
         for query in queued:
             limits = query.min_accuracy_percent, query.max_cost_usd, query.items
             mine = able.get(limits)
@@ -250,12 +257,13 @@ class BestValue(SelectionPolicy):
             if not mine.is_any:
                 continue
             looked_at += 1
-            slack_s = query.deadline_s - asked.now_s
+            slack_s = query.deadline_s - now_s
             if slack_s >= mine.sure_s:
                 queries.append(query)
                 slacks_s.append(slack_s)
                 suited.append(mine)
-                if len(queries) == 2 * menu.most:
+                full += mine.is_all
+                if full == most or len(queries) == 2 * most:
                     break
             elif looked_at == _QUERIES_LOOKED_AT:
                 break
@@ -273,24 +281,24 @@ class BestValue(SelectionPolicy):
         return best_batch(menu, Line(queries, suited, slacks_s, later), terms)
 
     def _suited_to(self, worker: WorkerView, menu: Menu, query: QueryView) -> Suited:
-        ready = self._ready.get((query.scope, query.items, query.size))
-        limits = query.min_accuracy_percent, query.max_cost_usd
-        key = (menu, *limits, query.items)
-        known = self._suited.get(key)
-        if known is not None and known[0] is ready:
+        """Returns the variants of a menu that may serve a query."""
+        limits = _limits(query)
+        candidates = self._candidates.get(limits[:3])
+        known = self._suited.get((menu, limits))
+        if known is not None and known[0] is candidates:
             return known[1]
-        if len(self._suited) >= _KEPT:
-            self._suited.clear()
         rows = menu.accuracy_percent >= query.min_accuracy_percent
         rows &= query.items <= menu.most
         if query.max_cost_usd < math.inf:
             for row, name in enumerate(menu.variant_ids):
-                rows[row] &= ready is not None and ready.costs_at_most(
-                    query.max_cost_usd, name, worker.device_class
+                rows[row] &= candidates is not None and _costs_at_most(
+                    query.max_cost_usd, candidates, name, worker.device_class
                 )
-        least_s = ready.least_s.get(limits, 0.0) if ready is not None else 0.0
+        if len(self._suited) >= _KEPT:
+            self._suited.clear()
+        least_s = self._least.get(limits, (None, 0.0))[1]
         found = Suited(menu, rows, query.items, least_s)
-        self._suited[key] = ready, found
+        self._suited[menu, limits] = candidates, found
         return found
 
     def _later(self, suited: Sequence[Suited], slack_s: FloatArray, price: float) -> FloatArray:
@@ -364,6 +372,11 @@ class BestValue(SelectionPolicy):
             queries.append(query)
             items, deadline_s = more, min(deadline_s, query.deadline_s)
         return batch._replace(queries=tuple(queries), busy_s=float(busy_s[items - 1]))
+
+
+def _costs_at_most(usd: float, candidates: Candidates, variant_id: str, device_class: str) -> bool:
+    row = candidates.row_of(variant_id, device_class)
+    return row is not None and bool(candidates.cost_usd[row] <= usd)
 
 
 def _alone(menu: Menu, suited: Suited, query: QueryView, slack_s: float) -> Batch | None:
