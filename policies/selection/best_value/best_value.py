@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -65,12 +65,16 @@ from modelless.policies.views import (
 _DEFERRED = Defer(Reason.LATE_BINDING)
 _LOOK_AGAIN_S = 0.1
 _QUEUES_LOOKED_AT = 8
+"""The most urgent ones that are compared; more cost time and bring nothing."""
 _QUERIES_LOOKED_AT = 256
+"""In a queue, those before the batch is full; a bound on the time of a decision."""
 _SHARED_OUT_EVERY_S = 0.25
+_BATCHES = 10
+"""Over so many the time of a batch is averaged."""
 _KEPT = 4096
 _GAMBLE = -1e9
+"""Gain of a query that is only perhaps in time: it runs if nothing else can."""
 _DEADLINE_S = attrgetter("deadline_s")
-
 
 _Limits = tuple[str, int, int, float, float]
 
@@ -201,7 +205,9 @@ class BestValue(SelectionPolicy):
         fill = min(waiting / (worker.max_batch * len(pool.until_s)), 1.0)
         asked = _Asked(worker, pool, now_s, idle_s, fill, {})
         found = []
-        for queue in _most_urgent_first(queues):
+        keys = heads(queues)
+        for place in sorted(range(len(queues)), key=keys.__getitem__):
+            queue = queues[place]
             menu = pool.menu(worker, queue.scope, queue.queries[0].size)
             batch = self._best_of(asked, menu, queue.queries) if menu.variant_ids else None
             if batch is not None:
@@ -216,7 +222,7 @@ class BestValue(SelectionPolicy):
         column = sum([query.items for query in batch.queries]) - 1
         spread_s = float(menu.sure_s[batch.row, column] - menu.typical_s[batch.row, column])
         pool.until_s[worker.worker_id] = now_s + batch.busy_s + spread_s  # at p95
-        self._batch_s += (batch.busy_s - self._batch_s) / (10 if self._batch_s else 1)
+        self._batch_s += (batch.busy_s - self._batch_s) / (_BATCHES if self._batch_s else 1)
         name = menu.variant_ids[batch.row]
         return Run(name, batch.queries, Reason.BEST_VALUE, tuple(asked.dropped.values()))
 
@@ -327,25 +333,14 @@ class BestValue(SelectionPolicy):
         """
         worker, pool, now_s = asked.worker, asked.pool, asked.now_s
         own, members = rank(batch.queries[0]), {query.query_id for query in batch.queries}
-        others = [
-            query
-            for each in queues
-            for query in islice(each.queries, 2 * worker.max_batch)
-            if rank(query) <= own and query.query_id not in members
-        ]
-        patience_s = min(
-            [
-                wait_s
-                for query in others
-                for its in [pool.menu(worker, query.scope, query.size)]
-                for wait_s in [
-                    query.deadline_s - now_s - self._suited_to(worker, its, query).sure_s
-                ]
-                if wait_s
-                >= batch.busy_s  # what could not wait for the batch as it is does not count
-            ],
-            default=math.inf,
-        )
+        patience_s = math.inf
+        for each in queues:
+            for query in islice(each.queries, 2 * worker.max_batch):
+                if rank(query) <= own and query.query_id not in members:
+                    its = self._suited_to(worker, pool.menu(worker, each.scope, query.size), query)
+                    wait_s = query.deadline_s - now_s - its.sure_s
+                    if wait_s >= batch.busy_s:  # else it could not wait for the batch as it is
+                        patience_s = min(patience_s, wait_s)
         busy_s, sure_s = menu.busy_s[batch.row], menu.sure_s[batch.row]
         points = float(menu.accuracy_percent[batch.row]) + self._miss_points
         queries = list(batch.queries)
@@ -362,13 +357,11 @@ class BestValue(SelectionPolicy):
             ):
                 continue
             if rank(query) > own:
-                to_come = pool.to_come(rank(query))
-                if busy_s[more - 1] > patience_s:
+                to_come, last = pool.to_come(rank(query)), busy_s[[items - 1, more - 1]]
+                if last[1] > patience_s:
                     continue
-                if to_come is not None:
-                    lost = to_come.lost(np.minimum(busy_s[[items - 1, more - 1]], asked.idle_s))
-                    if lost[1] - lost[0] >= points:
-                        continue
+                if to_come and np.diff(to_come.lost(np.minimum(last, asked.idle_s)))[0] >= points:
+                    continue
             queries.append(query)
             items, deadline_s = more, min(deadline_s, query.deadline_s)
         return batch._replace(queries=tuple(queries), busy_s=float(busy_s[items - 1]))
@@ -394,16 +387,3 @@ def _by_rank(queries: Sequence[QueryView]) -> tuple[Sequence[QueryView], Sequenc
         return queries, ()
     stop = bisect_right(queries, first, key=rank)
     return queries[:stop], queries[stop:]
-
-
-def _most_urgent_first(queues: Sequence[QueueView]) -> Iterator[QueueView]:
-    """Returns the queues by their heads; sorts only if more than the first is wanted."""
-    if len(queues) < 2:
-        yield from queues
-        return
-    keys = heads(queues)
-    first = keys.index(min(keys))
-    yield queues[first]
-    for place in sorted(range(len(queues)), key=keys.__getitem__):
-        if place != first:
-            yield queues[place]
