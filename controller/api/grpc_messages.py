@@ -222,11 +222,10 @@ def _read_tensor(
 def _read_shape(path: str, field: pb.WireField, limits: Limits) -> list[int]:
     if field.wire_type == pb.VARINT:
         return [pb.read_signed(path, field)]
-    data = pb.read_part(path, field)
-    count = sum(byte < 0x80 for byte in data[: 10 * limits.max_dims + 1])
-    if count > limits.max_dims or len(data) > 10 * limits.max_dims:
+    sizes = pb.read_few(path, pb.read_part(path, field), limits.max_dims + 1)
+    if len(sizes) > limits.max_dims:
         raise invalid(path, Words("more axes"), f"up to {limits.max_dims}")
-    return [int(size) for size in pb.read_integers(path, data, np.dtype(np.int64), count)]
+    return sizes
 
 
 def _read_parameters(path: str, entries: Iterable[memoryview]) -> dict[str, Any]:
