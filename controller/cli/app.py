@@ -130,6 +130,7 @@ app.add_typer(stores, name="store", epilog="Example: modelless store backup mond
 settings = typer.Typer(help="Settings of the running cluster.", no_args_is_help=True)
 _add(settings, config.show, "show")
 _add(settings, config.set_, "set")
+_add(settings, config.try_, "try")
 _add(settings, config.diff, "diff")
 _add(settings, config.history, "history")
 _add(settings, config.rollback, "rollback")

@@ -1,4 +1,4 @@
-"""``modelless config show``, ``set``, ``diff``, ``history`` and ``rollback``."""
+"""``modelless config show``, ``set``, ``try``, ``diff``, ``history`` and ``rollback``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.screen import Json, emit, say, show_table
+from modelless.controller.cli.arguments import seconds_of
+from modelless.controller.cli.screen import Json, emit, number_text, say, show_table
 
 if TYPE_CHECKING:
     from modelless.controller.live.revisions import Revision
@@ -71,6 +72,51 @@ def set_(
         raise InvalidInputError.of("KEY=VALUE", "nothing", "at least one, or --unset KEY")
     _tell(change_settings(read_values(values or []), unset=unset or (), reason=reason,
                           home=ctx.obj), as_json=as_json)  # fmt: skip
+
+
+def try_(
+    ctx: typer.Context,
+    values: Annotated[
+        list[str], Argument(metavar="KEY=VALUE", help="As for 'config set', of policies only.")
+    ],
+    since: Annotated[
+        str, Option(metavar="TIME", help="How far back the queries go: 90s, 10m, 2h.")
+    ] = "1h",
+    runs: Annotated[int, Option(min=2, max=100, help="Simulated runs of each.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Simulate the latest queries under the policies in force and under changed ones.
+
+    The queries are those of the receipts on this machine, at most the newest 10,000. Both meet the
+    same queries on the same devices; the difference has an interval of 95 %. Nothing is changed.
+
+    Example: modelless config try policies.selection=cheapest-feasible --since 30m
+    """
+    from modelless.controller.usecases.config import try_settings
+
+    found = try_settings(read_values(values), back_s=seconds_of("--since", since), runs=runs,
+                         home=ctx.obj)  # fmt: skip
+    if as_json:
+        emit(found)
+        return
+
+    def text(row: dict[str, float | None], which: str = "mean") -> str:
+        return number_text(row[which], "{:.4g}")
+
+    show_table(
+        ["figure", "now", "then", "difference", "95 % interval"],
+        [
+            (
+                name.replace("_", " "),
+                *(text(row[which]) for which in ("now", "then", "difference")),
+                f"{text(row['difference'], 'low')} to {text(row['difference'], 'high')}",
+            )
+            for name, row in found["figures"].items()
+        ],
+        title=f"{found['queries']} queries over {found['span_s']:.0f} s, {runs} runs of each",
+        right=range(1, 5),
+        whole=0,
+    )  # fmt: skip
 
 
 def rollback(
