@@ -35,6 +35,7 @@ class Endpoint(StrEnum):
     METRICS = "metrics"
     STATUS = "status"
     CONSOLE = "console"
+    CONSOLE_ACT = "console_act"
     RECEIPT = "receipt"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -89,6 +90,7 @@ _BY_ID = {
 }
 """By the parts of ``modelless/.../{id}/...`` around the id."""
 _CONSOLE = "console/"
+_ACTS = frozenset({"console/policies"})
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
 
@@ -118,6 +120,8 @@ def _route(method: str, raw_path: bytes | str) -> Route:
         if found is None or not rest:
             return _NOT_FOUND
         (endpoint, methods), name = found, rest[0]
+    elif path in _ACTS and method == "POST":
+        endpoint, methods, name = Endpoint.CONSOLE_ACT, _POST, path.removeprefix(_CONSOLE)
     elif path.startswith(_CONSOLE):
         endpoint, methods, name = Endpoint.CONSOLE, _GET, path.removeprefix(_CONSOLE)
     elif path.startswith("v2/models/"):

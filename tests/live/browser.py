@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -48,6 +49,27 @@ class Browser:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._devtools("Emulation.setEmulatedMedia", features=scheme)
 
+    def first_paint_ms(self) -> float:
+        """When the page first showed something, milliseconds after it was asked for."""
+        entry = "performance.getEntriesByName('first-contentful-paint')[0]"
+        return float(self.run(f"return {entry}.startTime"))
+
+    def violations(self, axe: str) -> list[Any]:
+        """What axe-core finds in the page that is serious or critical, with where it is.
+
+        Args:
+            axe: its script.
+        """
+        self.run(axe)
+        check = (
+            "const done = arguments[0];"
+            "axe.run(document, {resultTypes: ['violations']}).then(found => done(found.violations"
+            ".filter(each => ['serious', 'critical'].includes(each.impact))"
+            ".map(each => [each.id, each.nodes.map(node => node.html)])), error => done([`${error}`]))"
+        )
+        found: list[Any] = self.command("execute/async", {"script": check, "args": []})
+        return found
+
     def screenshot(self, file: Path) -> None:
         """Write what can be seen as PNG."""
         file.write_bytes(base64.b64decode(self.command("screenshot")))
@@ -59,6 +81,14 @@ class Browser:
 
     def _devtools(self, name: str, **parameters: Any) -> None:
         self.command("goog/cdp/execute", {"cmd": name, "params": parameters})
+
+
+def axe_script() -> str:
+    """The script of axe-core, from the package that ``AXE_CORE`` names; skips without one."""
+    path = os.environ.get("AXE_CORE")
+    if path is None:
+        pytest.skip("AXE_CORE names no axe.min.js: npm pack axe-core@4.14.1, and unpack it")
+    return Path(path).read_text(encoding="utf-8")
 
 
 def _call(url: str, document: object = None) -> Any:

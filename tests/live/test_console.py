@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
 
-from .browser import Browser, browser
-from .clients import Clients, wait_until
-from .running import Running
+import pytest
 
+from .browser import Browser, axe_script, browser
+from .clients import Clients, wait_until
+from .running import Running, cluster
+
+PAGES = ("", "/why", "/frontier", "/policies", "/variants", "/try")
+FIRST_PAINT_MS = 1000.0
 TILE = "return document.querySelectorAll('.tile b')[{}].textContent"
 
 
@@ -29,9 +35,10 @@ def test_every_page_works_in_a_browser_while_queries_come(shared: Running, tmp_p
         seen.screenshot(pictures / "console-dark.png")
         seen.look(390)
         fits = "return document.documentElement.scrollWidth <= innerWidth"
-        for page in ("", "/why", "/variants", "/try"):
+        for page in PAGES:
             seen.open(console + page)
             assert seen.run(fits), page
+            assert seen.first_paint_ms() < FIRST_PAINT_MS, page
             seen.screenshot(pictures / f"console-phone{page.replace('/', '-')}.png")
         _check_quotes(seen)
         _check_story(seen, console)
@@ -58,3 +65,65 @@ def _check_story(seen: Browser, console: str) -> None:
     seen.open(seen.run(link))
     assert "asked for fashion-mnist" in seen.run("return document.body.textContent")
     assert seen.run("return document.querySelectorAll('table tbody tr').length") > 1
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_axe_finds_nothing_serious_on_any_page(shared: Running, width: int, dark: bool) -> None:
+    axe = axe_script()
+    asked = ("?find=1&since=10m", "?task=fashion-mnist&latency_ms=100")
+    with browser() as seen:
+        seen.look(width, dark=dark)
+        for page in (*PAGES, f"/why{asked[0]}", f"/try{asked[1]}"):
+            seen.open(f"{shared.url}/console{page}")
+            assert seen.violations(axe) == [], page
+
+
+def test_a_change_is_tried_applied_and_taken_back_while_queries_come(
+    live_home: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(live_home, home, ignore=shutil.ignore_patterns("run"))
+    with (
+        cluster(home, config="gateways: {count: 2}", marker="console") as running,
+        Clients(running) as clients,
+        browser() as seen,
+    ):
+        clients.answered_again()
+        page = f"{running.url}/console/policies"
+        seen.look(1200)
+        seen.open(page)
+        seen.run(FILL.format("policies.selection", "cheapest-feasible"))
+        seen.run(PRESS.format("do", "simulate"))
+        wait_until(lambda: "Simulated" in seen.run(OUTCOME), 240.0)
+        assert "attainment" in seen.run(OUTCOME)
+        assert in_force(running) == [0, 0]  # it was only tried
+        seen.run(FILL.format("policies.selection", "best-valu"))
+        seen.run(PRESS.format("do", "apply"))
+        wait_until(lambda: "best-valu" in seen.run(OUTCOME), 20.0)
+        assert in_force(running) == [0, 0]
+        assert any("400" in each for each in seen.complaints())  # the browser notes that refusal
+        seen.run(FILL.format("policies.selection", "cheapest-feasible"))
+        seen.run(PRESS.format("do", "apply"))
+        wait_until(lambda: "Revision 1" in seen.run(OUTCOME), 20.0)
+        wait_until(lambda: in_force(running) == [1, 1], 5.0)
+        clients.answered_again()
+        began_s = time.monotonic()
+        seen.run(PRESS.format("rollback", "0"))
+        wait_until(lambda: "Revision 2" in seen.run(OUTCOME), 20.0)
+        wait_until(lambda: in_force(running) == [2, 2], 5.0)
+        print(f"taken back after {time.monotonic() - began_s:.2f} s, with the browser's part")
+        clients.answered_again()
+        assert seen.complaints() == []
+    assert set(clients.outcomes) == {"200"}, clients.outcomes
+
+
+FILL = "document.getElementById('{}').value = '{}'"
+PRESS = "document.querySelector('button[name={}][value=\"{}\"]').click()"
+OUTCOME = "return document.getElementById('outcome').textContent"
+
+
+def in_force(running: Running) -> list[int]:
+    """The revisions that the gateways go by."""
+    members = running.get("/modelless/status")["members"]
+    return [member["revision"] for member in members]

@@ -94,6 +94,7 @@ def members_status(reports: Sequence[MemberReport]) -> list[dict[str, Any]]:
                 "is_starting": report.replica.is_starting,
                 "resizing_to": report.state.resizing_to if report.state else "",
                 "device_class": report.state.device_class if report.state else None,
+                "loaded_bytes": report.ready_bytes,
                 "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                 "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
                 "pinned": sorted(i.variant_id for i in instances if i.pinned),

@@ -43,8 +43,13 @@ _SCOPES: Final = {
     Endpoint.METRICS: "operate",
     Endpoint.STATUS: "operate",
     Endpoint.CONSOLE: "operate",
+    Endpoint.CONSOLE_ACT: "operate",
 }
 """What a request needs; what is not here is open to all: whether the server lives, and its name."""
+
+
+_ACTS: Final = frozenset({Endpoint.LOAD, Endpoint.UNLOAD, Endpoint.CONSOLE_ACT})
+"""What needs a key once there are any, on the operators' port, too."""
 
 
 class Access:
@@ -94,7 +99,7 @@ class Access:
         scope = _SCOPES.get(endpoint)
         operator = operator_of(headers)
         ring = self._ring()
-        is_open = endpoint not in (Endpoint.LOAD, Endpoint.UNLOAD) or not ring.is_needed
+        is_open = endpoint not in _ACTS or not ring.is_needed
         if scope is None or operator == OF_SOCKET:
             return None
         if scope == "operate" and operator and is_open:

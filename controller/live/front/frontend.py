@@ -72,6 +72,12 @@ from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.calls import Host, Respond, RunBatch, Tensors
 from modelless.controller.live.front.console.console import Console
+from modelless.controller.live.front.console.forms import (
+    MOST_FORM_BYTES,
+    check_token,
+    read_form,
+    with_key,
+)
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
@@ -215,6 +221,10 @@ def _owner(key: Key | None) -> str:
     return key.tenant if key is not None else ""
 
 
+def _operator(key: Key | None) -> str:
+    return f"key {key.key_id}" if key is not None else "operators' port"
+
+
 def _not_found(found: Route) -> NotFoundError:
     return NotFoundError(
         f"there is no task {found.name!r:.130}, or no version of it that you asked for, for you. "
@@ -314,6 +324,8 @@ class V2Frontend:
 
         def answer() -> int | None:
             found = route(method, path)
+            if found.endpoint is Endpoint.CONSOLE_ACT:
+                return self._act(headers, body, respond)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
                 return self._kept_answers.once(
@@ -334,7 +346,7 @@ class V2Frontend:
             elif found.endpoint is Endpoint.QUOTE:
                 respond(render_json(self._quote(headers, body, key)))
             elif found.endpoint is Endpoint.CONSOLE:
-                return self.console.answer(found.name, path, respond)
+                return self.console.answer(found.name, path, headers, respond)
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
@@ -749,10 +761,17 @@ class V2Frontend:
             for receipt in reversed(newest)
         ]
 
+    def _act(self, headers: Headers, body: bytes | memoryview, respond: Respond) -> int | None:
+        """Carry a form of the console out; its key is a field of it."""
+        form = read_form(bytes(body[: MOST_FORM_BYTES + 1]))
+        key = self._access.check(Endpoint.CONSOLE_ACT, with_key(headers, form))
+        check_token(headers, form)
+        return self.console.act(form, _operator(key), headers, respond)
+
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
         scope = self._resolve(found, key)
-        by = f"key {key.key_id}" if key is not None else "operators' port"
-        self._host.cluster.pin(scope.name, found.endpoint is Endpoint.LOAD, by, respond)
+        is_load = found.endpoint is Endpoint.LOAD
+        self._host.cluster.pin(scope.name, is_load, _operator(key), respond)
 
     def _batch(
         self,

@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
+from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.front.console.console import SAMPLES, Console
+from modelless.controller.live.front.console.frontier import draw_frontier, points_of
 from modelless.controller.live.front.console.pages import (
     MOST_ROWS,
+    VariantRow,
     now_tables,
     render_page,
     tiles,
+    unmet_rows,
 )
+from modelless.controller.live.front.haproxy_launcher import OF_PORT, OPERATORS_HEADER
 from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.live.revisions import settings_in_force
 from modelless.controller.usecases.home import open_home
-from tests.unit.cli.tiny import TASK, add_measurements, add_variants
+from modelless.variants.vocabulary import Accuracy
+from tests.unit.cli.tiny import PUBLISHED, TASK, add_measurements, add_variants
 
-from .front import INFER, Front, query, serving
+from .front import INFER, Answer, Front, query, serving
 
 HOSTILE = "<script>alert('x')</script>\"&"
 
@@ -61,6 +70,7 @@ def test_now_shows_the_status() -> None:
         ("96.00%", "In time", "of 100 queries since the start"),
         ("75.0 %", "Mean accuracy", "of all answers"),
         ("0.1", "USD an hour", "for the devices"),
+        ("0.00214", "USD per 1,000 queries", "devices' price at this rate"),
     ]
     rows = [row for _, _, rows, _ in now_tables(status) for row in rows]
     assert ("t", "96", "3", "1", "96.00", "20.0", "0.25") in rows
@@ -133,7 +143,10 @@ def test_every_page_and_what_it_needs_comes_from_the_gateway_under_a_strict_poli
     run: Run,
 ) -> None:
     async def test(front: Front) -> None:
-        for path in ("", "/why", "/variants", "/try", f"/try?task={TASK.name}", "/live"):
+        for path in (
+            *("", "/why", "/frontier", "/policies", "/variants", "/try", "/live"),
+            f"/try?task={TASK.name}",
+        ):
             answer = await front.send("GET", f"/console{path}")
             assert answer.status == 200, path
             policy = answer.headers["content-security-policy"]
@@ -202,3 +215,130 @@ def test_the_gateway_counts_no_quote_of_an_unknown_task(run: Run) -> None:
         assert json.dumps(series.document) == "[[], [], [], []]"
 
     run(test)
+
+
+def form(**fields: object) -> bytes:
+    return urlencode(fields).encode()
+
+
+async def page(front: Front) -> tuple[str, dict[str, str]]:
+    """The token of the page *Policies*, and headers with its cookie."""
+    answer = await front.send("GET", "/console/policies")
+    token = re.search(r'name="token" value="([^"]+)"', answer.document)
+    assert token is not None
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly; SameSite=Strict" in cookie
+    return token[1], {"cookie": cookie.partition(";")[0]}
+
+
+async def post(front: Front, body: bytes, headers: dict[str, str]) -> Answer:
+    return await front.send("POST", "/console/policies", body, headers)
+
+
+def test_settings_are_changed_and_taken_back_by_forms(run: Run, tmp_path: Path) -> None:
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        change = {"token": token, "revision": 0, "do": "apply", "policies.selection": "infaas"}
+        done = await post(front, form(**change, reason="a try"), headers)
+        assert (done.status, done.headers["location"]) == (303, "/console/policies?done=1")
+        told = await front.send("GET", "/console/policies?done=1")
+        assert 'value="infaas"' in told.document
+        assert "Revision 1 is written" in told.document
+        again = await post(front, form(**change), headers)
+        assert again.status == 400
+        assert "nothing differs" in again.document
+        stale = await post(front, form(**{**change, "policies.selection": "clipper"}), headers)
+        assert stale.status == 400
+        assert "made meanwhile" in stale.document
+        wrong = {**change, "revision": 1, "policies.selection": "best-valu"}
+        assert "best-valu" in (await post(front, form(**wrong), headers)).document
+        back = await post(front, form(token=token, rollback=0), headers)
+        assert back.status == 303
+        for number in ("", "-1", "x", "9" * 12):
+            bad = await post(front, form(token=token, rollback=number), headers)
+            assert bad.status == 400
+
+    run(test)
+    _, latest = settings_in_force(tmp_path, Settings())
+    assert (latest.number, latest.changes) == (2, {})
+
+
+def test_a_form_of_another_site_changes_nothing(run: Run, tmp_path: Path) -> None:
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        body = form(token=token, rollback=0)
+        assert (await post(front, body, {})).status == 403
+        assert (await post(front, form(rollback=0), headers)).status == 403
+        assert (await post(front, form(token="x" * 43, rollback=0), headers)).status == 403
+        other = {**headers, "origin": "http://evil.example"}
+        assert (await post(front, body, other)).status == 403
+        assert (await post(front, b"a=" + b"b" * 70_000, headers)).status == 400
+        assert (await post(front, b"&".join([b"a=b"] * 99), headers)).status == 400
+        assert (await front.send("POST", "/console/why", body, headers)).status == 405
+
+    run(test)
+    assert settings_in_force(tmp_path, Settings())[1].number == 0
+
+
+def test_where_there_are_keys_a_form_needs_one_that_may_operate(run: Run) -> None:
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        now = time.time()
+        operate, operates = make_key("ann", ["operate"], 0, now, None)
+        infer, infers = make_key("ann", ["infer"], 0, now, None)
+        front.ring = KeyRing([operate, infer])
+        headers[OPERATORS_HEADER] = OF_PORT
+        change = {"token": token, "revision": 0, "do": "apply", "policies.explore": 0.01}
+        assert (await post(front, form(**change), headers)).status == 401
+        assert (await post(front, form(**change, key=infers), headers)).status == 403
+        assert (await post(front, form(**change, key=operates), headers)).status == 303
+        listed = (await front.send("GET", "/console/policies", b"", headers)).document
+        assert f"<td>key {operate.key_id}</td>" in listed
+
+    run(test)
+
+
+def test_the_frontier_has_what_nothing_else_of_its_task_beats() -> None:
+    rows = [
+        VariantRow(
+            name, Accuracy(percent, "top-1", PUBLISHED, ""), {"cpu-1": ms / 1e3}, {"cpu-1": usd}
+        )
+        for name, percent, ms, usd in (
+            ("t/m/small@1", 70.0, 5.0, 1.0), ("t/m/slow@1", 69.0, 6.0, 1.0),
+            ("t/m/large@1", 80.0, 40.0, 2.0), ("other/m/bad@1", 10.0, 90.0, 9.0),
+        )
+    ]  # fmt: skip
+    status = {"members": [member("g")], "statistics": {"batches": {"t/m/small@1": [10, 5, 0.1]}}}
+    points = {each.variant_id: each for each in points_of(status, rows, {"t/m/small@1": 3.0})}
+    assert {name for name, each in points.items() if each.is_best} == {
+        "t/m/small@1", "t/m/large@1", "other/m/bad@1"
+    }  # fmt: skip
+    assert points["t/m/small@1"].row == (
+        "t/m/small@1", "cpu-1", "70.00", "5", "10", "2.00", "1", "3.0", "yes"
+    )  # fmt: skip
+    drawn = draw_frontier(status, rows, {})
+    assert all(0 < x < 640 and 0 < y < 320 for _, x, y, *_ in drawn["marks"])
+    assert draw_frontier({"members": []}, rows, {})["marks"] == []
+
+
+def test_limits_that_could_not_be_met_are_told_with_what_they_lack() -> None:
+    def receipt(**more: Any) -> dict[str, Any]:
+        candidates = [
+            {"accuracy": 70.0, "p99_ms": 5.0, "wait_ms": 1.0, "cost_usd": 1.0},
+            {"accuracy": 80.0, "p99_ms": 50.0, "wait_ms": 0.0, "cost_usd": 2.0},
+        ]
+        asked = {"scope": "t", "latency_ms": 100.0, "min_accuracy": 0.0, "max_cost_usd": None}
+        return {**asked, "candidates": candidates, **more}
+
+    assert unmet_rows([
+        receipt(),
+        receipt(min_accuracy=90.0),
+        receipt(min_accuracy=85.0),
+        receipt(min_accuracy=75.0, latency_ms=20.0),
+        receipt(max_cost_usd=0.5),
+        receipt(candidates=[], min_accuracy=99.0),
+    ]) == [
+        ("t", "accuracy, %", "2", "87.5", "7.5", "10"),
+        ("t", "latency, ms", "1", "20", "30", "30"),
+        ("t", "cost, USD", "1", "0.5", "0.5", "0.5"),
+    ]  # fmt: skip

@@ -1,32 +1,52 @@
-"""Answers ``/console``: reads the status, the store and a quote; keeps ten minutes of figures."""
+"""Answers ``/console``: status, store, quotes, settings; keeps ten minutes of figures."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qs
 
-from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError, StoreError
-from modelless.controller.api.v2_reply import Reply, render_json
+from modelless.common.errors import (
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+    OverloadedError,
+    StoreError,
+)
+from modelless.controller.api.v2_reply import Headers, Reply, render_json
 from modelless.controller.history.entries import Told, Wanted, read_entries
 from modelless.controller.history.why import context_of, entry_lines, entry_text, words
+from modelless.controller.live.front.console.forms import read_form, set_token, token_of
+from modelless.controller.live.front.console.frontier import draw_frontier
 from modelless.controller.live.front.console.pages import (
     CANDIDATE_HEADS,
     CHARTS,
     QUOTE_HEADS,
+    RECEIPT_HEADS,
+    UNMET_HEADS,
     VariantRow,
     candidate_rows,
     now_tables,
     quote_rows,
+    receipt_rows,
     render_asset,
     render_page,
     tiles,
+    unmet_rows,
     variant_tables,
+)
+from modelless.controller.live.front.console.settings import (
+    Overview,
+    act,
+    read_overview,
+    run_command,
+    simulate,
+    simulation_rows,
 )
 from modelless.controller.live.front.receipt_lookup import look_up_receipt
 from modelless.variants.registry.registry import open_registry
@@ -37,6 +57,9 @@ SAMPLES: Final = 600
 _TIMELINE: Final = 200
 _TIMELINE_S: Final = 3600.0
 _SHOWN: Final = 12
+_TRAFFIC_S: Final = 60
+_MOST_FOUND: Final = 500
+_SEARCH_S: Final = 60.0
 
 Respond = Callable[[Reply], None]
 
@@ -57,6 +80,9 @@ class Story(NamedTuple):
     receipt: Mapping[str, Any] | None
     lines: Sequence[str]
     problem: str
+
+
+_NO_STORY: Final = Story((), None, (), "")
 
 
 def read_story(home: Path, receipt_id: str) -> Story:
@@ -107,7 +133,7 @@ class Console:
         variants: Callable[[], Sequence[VariantRow]],
         scopes: Callable[[], Sequence[str]],
         quote: Callable[[bytes], Mapping[str, Any]],
-        set_aside: Callable[[Callable[[], Story], Callable[[Respond, Story], int], Respond], int],
+        set_aside: Callable[[Callable[[], Any], Callable[[Respond, Any], int], Respond], int],
         recent: Callable[[], Sequence[tuple[str, str]]],
     ) -> None:
         self._home = home
@@ -118,8 +144,10 @@ class Console:
         self._set_aside = set_aside
         self._recent = recent
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
+        self._served: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=_TRAFFIC_S)
+        self._working: asyncio.Task[None] | None = None
 
-    def answer(self, page: str, path: bytes, respond: Respond) -> int | None:
+    def answer(self, page: str, path: bytes, headers: Headers, respond: Respond) -> int | None:
         """Answer a request for a page, ``now`` or one of the others, or for what it needs.
 
         Returns:
@@ -128,18 +156,27 @@ class Console:
         Raises:
             NotFoundError: there is no such page.
         """
-        asked = _read_query(path)
+        asked = read_form(path.partition(b"?")[2])
+        if page == "why" and "find" in asked and self._home is not None:
+            show = partial(self._tell_search, asked, respond)
+            self._work(partial(_search, self._home, asked), show)
+            return None
+        if page == "policies":
+            return self._show_settings(respond, headers, done=asked.get("done", "")[:20])
         if page == "why" and self._home is not None:
             receipt_id = asked.get("receipt", "").strip()[:160]
             read = partial(read_story, self._home, receipt_id)
             return self._set_aside(read, partial(self._tell, receipt_id), respond)
         if page == "why":
-            self._tell("", respond, Story((), None, (), ""))
+            self._show_story(respond, problem="")
         elif page == "series":
             respond(render_json(self.series()))
         elif page == "variants":
             found = variant_tables(self._status(), self._variants())
             respond(render_page("tables.html", "Variants", tables=found))
+        elif page == "frontier":
+            drawn = draw_frontier(self._status(), self._variants(), self.traffic())
+            respond(render_page("frontier.html", "Frontier", **drawn))
         elif page == "try":
             respond(self._try(asked))
         elif page in ("", "live"):
@@ -167,6 +204,7 @@ class Console:
         if self._samples and at_s - self._samples[-1].at_s < 0.9:
             return
         outcomes = status.get("outcomes", {})
+        self._served.append((at_s, status.get("served_by_variant", {})))
         queries = [row for name, row in status.get("statistics", {}).get("queries", {}).items()]
         self._samples.append(
             _Sample(
@@ -190,7 +228,119 @@ class Console:
                 column.append(None if value is None else round(value, 2))
         return columns
 
+    def traffic(self) -> dict[str, float]:
+        """Answers per second of each variant over the last minute."""
+        if len(self._served) < 2:
+            return {}
+        (then_s, then), (now_s, now) = self._served[0], self._served[-1]
+        more = Counter(now)
+        more.subtract(then)
+        return {name: count / (now_s - then_s) for name, count in more.items() if count > 0}
+
+    def act(
+        self, form: Mapping[str, str], by: str, headers: Headers, respond: Respond
+    ) -> int | None:
+        """Carry out a form of the page *Policies*: simulate, apply or roll back.
+
+        Args:
+            form: whose token was checked.
+            by: who does it, for the audit log.
+        """
+        if self._home is None:
+            raise NotFoundError("this gateway has no store to keep settings in")
+        home = self._home
+        if form.get("do") == "simulate":
+
+            def show(found: Mapping[str, Any] | Exception) -> None:
+                self._show_settings(respond, headers, form=form, outcome=found)
+
+            self._work(partial(simulate, home, form), show)
+            return None
+
+        def change() -> int | str:
+            try:
+                return act(home, form, by).number
+            except ModellessError as error:  # shown on the page, beside what was filled in
+                return str(error)
+
+        def tell(respond: Respond, made: int | str) -> int:
+            if isinstance(made, int):
+                where = f"/console/policies?done={made}".encode()
+                respond(Reply(303, b"", [(b"location", where), (b"content-length", b"0")]))
+            else:
+                self._show_settings(respond, headers, form=form, outcome=ModellessError(made))
+            return 0
+
+        return self._set_aside(change, tell, respond)
+
+    def _work(self, work: Callable[[], Any], show: Callable[[Any], None]) -> None:
+        """Have a process do what takes seconds, one at a time, and show its result or error.
+
+        Raises:
+            OverloadedError: another is at work.
+        """
+        if self._working is not None and not self._working.done():
+            raise OverloadedError("another search or simulation is under way; try again then")
+
+        async def go_on() -> None:
+            try:
+                found = await asyncio.to_thread(work)
+            except Exception as error:  # noqa: BLE001  (it is shown)
+                found = error
+            show(found)
+
+        self._working = asyncio.get_running_loop().create_task(go_on())
+
+    def _show_settings(
+        self,
+        respond: Respond,
+        headers: Headers,
+        *,
+        form: Mapping[str, str] | None = None,
+        outcome: Mapping[str, Any] | Exception | None = None,
+        done: str = "",
+    ) -> int:
+        token = token_of(headers)
+
+        def render(respond: Respond, overview: Overview) -> int:
+            is_error = isinstance(outcome, Exception)
+            page = render_page(
+                "policies.html",
+                "Policies",
+                status=400 if is_error else 200,
+                overview=overview,
+                form=form or {},
+                token=token,
+                done=done if done.isdigit() else "",
+                problem=str(outcome) if is_error else overview.problem,
+                simulated=None if is_error else outcome,
+                rows=simulation_rows(outcome) if isinstance(outcome, Mapping) else (),
+            )
+            respond(page._replace(headers=[*page.headers, set_token(token)]))
+            return 0
+
+        if self._home is None:
+            return render(respond, Overview((), 0, (), "this gateway has no store"))
+        return self._set_aside(partial(read_overview, self._home), render, respond)
+
+    def _tell_search(
+        self, asked: Mapping[str, str], respond: Respond, found: Mapping[str, Any] | Exception
+    ) -> None:
+        is_error = isinstance(found, Exception)
+        receipts = () if isinstance(found, Exception) else found["receipts"]
+        self._show_story(
+            respond,
+            asked=asked,
+            problem=str(found) if is_error else "",
+            found=None if is_error else receipt_rows(receipts),
+            unmet=unmet_rows(receipts),
+        )
+
     def _tell(self, receipt_id: str, respond: Respond, story: Story) -> int:
+        self._show_story(respond, story, receipt=receipt_id, problem=story.problem)
+        return 0
+
+    def _show_story(self, respond: Respond, story: Story = _NO_STORY, **values: Any) -> None:
         rows = [
             (
                 told.at.strftime("%H:%M:%S"),
@@ -200,20 +350,15 @@ class Console:
             )
             for told in story.timeline
         ]
-        respond(
-            render_page(
-                "why.html",
-                "Why",
-                receipt=receipt_id,
-                problem=story.problem,
-                story=story.lines,
-                candidate_heads=CANDIDATE_HEADS,
-                candidates=candidate_rows(story.receipt or {}),
-                recent=self._recent(),
-                timeline=rows,
-            )
-        )
-        return 0
+        shown = {
+            "receipt": "", "asked": {}, "found": None, "unmet": (), **values,
+            "story": story.lines, "candidates": candidate_rows(story.receipt or {}),
+            "recent": self._recent(), "timeline": rows,
+        }  # fmt: skip
+        heads: dict[str, Any] = {
+            "candidate_heads": CANDIDATE_HEADS, "receipt_heads": RECEIPT_HEADS,
+        }  # fmt: skip
+        respond(render_page("why.html", "Why", **heads, unmet_heads=UNMET_HEADS, **shown))
 
     def _try(self, asked: Mapping[str, str]) -> Reply:
         scopes = list(self._scopes())
@@ -245,13 +390,12 @@ class Console:
         )
 
 
-def _read_query(path: bytes) -> dict[str, str]:
-    """The first value of each name in a path's query string."""
-    text = path.partition(b"?")[2].decode("ascii", "replace")
-    try:
-        return {name: values[0] for name, values in parse_qs(text, max_num_fields=16).items()}
-    except ValueError:
-        raise InvalidInputError.of("query string", text[:80], "at most 16 fields") from None
+def _search(home: Path, asked: Mapping[str, str]) -> Mapping[str, Any]:
+    """The receipts of the last hour that are asked for. Blocks."""
+    words = ["receipts", "--json", f"--most={_MOST_FOUND}"]
+    words += [f"--{name}={asked[name]}" for name in ("task", "tenant", "outcome", "since")
+              if asked.get(name)]  # fmt: skip
+    return run_command(home, words, _SEARCH_S)
 
 
 def _quote_body(form: Mapping[str, str]) -> bytes:

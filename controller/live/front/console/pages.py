@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from modelless.controller.api.v2_reply import Headers, Reply
+from modelless.controller.history.why import reason_text
 from modelless.variants.vocabulary import Accuracy
 
 MOST_ROWS: Final = 200
 """Of a table; the page says so when there are more."""
 
-PAGES: Final = (("", "Now"), ("/why", "Why"), ("/variants", "Variants"), ("/try", "Try it"))
+PAGES: Final = (
+    ("", "Now"), ("/why", "Why"), ("/frontier", "Frontier"), ("/policies", "Policies"),
+    ("/variants", "Variants"), ("/try", "Try it"),
+)  # fmt: skip
 
 CHARTS: Final = (
     ("Rate", "queries per second"),
@@ -29,6 +34,13 @@ CANDIDATE_HEADS: Final = (
     "candidate", "device", "accuracy, %", "p50, ms", "p99, ms", "wait, ms", "USD", "why",
 )  # fmt: skip
 """Of the candidates of a receipt."""
+
+RECEIPT_HEADS: Final = (
+    "receipt", "when (UTC)", "asked for", "tenant", "outcome", "latency asked, ms",
+    "latency, ms", "least accuracy, %", "variant or reason",
+)  # fmt: skip
+UNMET_HEADS: Final = ("asked for", "limit", "queries", "asked, median", "lacking, median",
+                      "lacking, most")  # fmt: skip
 
 _MIB: Final = 2**20
 _TYPES: Final = {"css": b"text/css; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
@@ -125,6 +137,11 @@ def tiles(
         (in_time, "In time", f"of {ended:,} queries since the start"),
         (_ratio(right, sum(answered.values())) + " %", "Mean accuracy", "of all answers"),
         ("-" if usd_per_hour is None else f"{usd_per_hour:.4g}", "USD an hour", "for the devices"),
+        (
+            "-" if usd_per_hour is None or not rate else f"{usd_per_hour / (3.6 * rate):.3g}",
+            "USD per 1,000 queries",
+            "devices' price at this rate",
+        ),
     ]  # fmt: skip
 
 
@@ -153,6 +170,16 @@ def now_tables(status: Mapping[str, Any]) -> list[Table]:
              "queries/s", "state"],
             [_member_row(member) for member in status["members"]],
             "",
+        ),
+        (
+            "Memory by variant",
+            ["name", "variant", "MiB"],
+            [
+                (member["id"], variant, f"{size / _MIB:.1f}")
+                for member in status["members"]
+                for variant, size in sorted(member.get("loaded_bytes", {}).items())
+            ],
+            "What each gateway and worker holds.",
         ),
         (
             "Not served",
@@ -238,8 +265,22 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
         for row in status.get("predictions", ())
     ]  # fmt: skip
     trials = [
-        (str(trial.get("variant", "")), "; ".join(f"{k}: {v}" for k, v in trial.items()))
+        (
+            str(trial.get("variant", "")),
+            "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in trial.items()),
+        )
         for trial in status.get("trials", ())
+    ]
+    feedback = [
+        (
+            row["variant"],
+            "-" if row["stated_low"] is None else f"{row['stated_low']:.2f}",
+            f"{row['accuracy']:.2f}",
+            f"{row['low']:.2f} to {row['high']:.2f}",
+            f"{row['items']:g}",
+            "-" if row["demoted_to"] is None else f"{row['demoted_to']:.2f}",
+        )
+        for row in status.get("feedback", ())
     ]
     return [
         (
@@ -249,6 +290,13 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
             rows,
             "Predicted: the run time of one item on each device class, corrected by what was "
             "observed. A batch may have several items.",
+        ),
+        (
+            "Accuracy by feedback",
+            ["variant", "stated from, %", "by feedback, %", "95 % interval", "items",
+             "counts for, %"],
+            feedback,
+            "What clients said of the answers; a variant below its stated interval is demoted.",
         ),
         ("Canaries", ["variant", "figures"], trials, "New versions on trial."),
         (
@@ -272,6 +320,58 @@ def candidate_rows(receipt: Mapping[str, Any]) -> list[Sequence[str]]:
             "chosen" if row["chosen"] else ", ".join(row["misses"]) or "would do",
         )
         for row in receipt.get("candidates") or ()
+    ]
+
+
+def receipt_rows(receipts: Sequence[Mapping[str, Any]]) -> list[Sequence[str]]:
+    """Receipts, the newest first, a row each, under ``RECEIPT_HEADS``."""
+    return [
+        (
+            row["receipt_id"],
+            row["arrived_at"][11:19],
+            row["scope"],
+            row["tenant"],
+            row["outcome"],
+            _number(row["latency_ms"], ".4g"),
+            _number(row.get("observed_latency_ms"), ".4g"),
+            f"{row['min_accuracy']:g}",
+            row["variant"] if row["outcome"].startswith("served") else reason_text(row["reason"]),
+        )
+        for row in reversed(receipts)
+    ]
+
+
+def unmet_rows(receipts: Sequence[Mapping[str, Any]]) -> list[Sequence[str]]:
+    """Limits that nothing loaded could meet, and by how much, under ``UNMET_HEADS``.
+
+    A query lacks what separates its limit from the best of its candidates: the most accurate, the
+    fastest (p99 and wait) of those that are accurate enough, and the cheapest of these.
+    """
+    lacks: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in receipts:
+        every = row.get("candidates") or ()
+        able = [each for each in every if each["accuracy"] >= row["min_accuracy"]]
+        times = [each["p99_ms"] + each["wait_ms"] for each in able]
+        costs = [each["cost_usd"] for each in able if each["cost_usd"] is not None]
+        found = []
+        if every and not able:
+            best = max(each["accuracy"] for each in every)
+            found.append(("accuracy, %", row["min_accuracy"], row["min_accuracy"] - best))
+        if times and row["latency_ms"] is not None and min(times) > row["latency_ms"]:
+            found.append(("latency, ms", row["latency_ms"], min(times) - row["latency_ms"]))
+        if costs and row["max_cost_usd"] is not None and min(costs) > row["max_cost_usd"]:
+            found.append(("cost, USD", row["max_cost_usd"], min(costs) - row["max_cost_usd"]))
+        for limit, asked, lack in found:
+            lacks.setdefault((row["scope"], limit), []).append((asked, lack))
+    return [
+        (
+            scope,
+            limit,
+            f"{len(each)}",
+            *(f"{median(values):.3g}" for values in zip(*each, strict=True)),
+            f"{max(lack for _, lack in each):.3g}",
+        )
+        for (scope, limit), each in sorted(lacks.items(), key=lambda item: -len(item[1]))
     ]
 
 

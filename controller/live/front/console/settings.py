@@ -1,0 +1,186 @@
+"""The page *Policies*: settings that change while modelless serves, tried, applied, taken back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from modelless.common.errors import InvalidInputError, ModellessError, UnavailableError
+from modelless.controller.config import PolicySettings, Settings, with_changes
+from modelless.controller.live.revisions import (
+    Revision,
+    change_settings,
+    read_base,
+    read_revision,
+    read_revisions,
+    roll_back,
+)
+from modelless.policies.discovery import POLICIES, find_policy
+from modelless.policies.seams import (
+    EvictionPolicy,
+    Forecaster,
+    PlacementPolicy,
+    ScalingPolicy,
+    SelectionPolicy,
+)
+from modelless.variants.registry.registry import open_registry
+
+_SEAMS: Final[Mapping[str, type]] = {
+    "selection": SelectionPolicy, "scaling": ScalingPolicy, "placement": PlacementPolicy,
+    "eviction": EvictionPolicy, "forecast": Forecaster,
+}  # fmt: skip
+KEYS: Final = (
+    *(f"policies.{name}" for name in PolicySettings.model_fields),
+    *("cache.scopes", "cache.max_bytes", "limits.default_latency_ms", "slos", "tenants"),
+)
+"""The settings of the page, each a field of its form."""
+
+_MOST_REVISIONS: Final = 20
+_SIMULATED_RUNS: Final = 3
+_SIMULATION_S: Final = 300.0
+
+
+class Field(NamedTuple):
+    """A setting: its value as YAML, what it is, and names that it may have."""
+
+    key: str
+    value: str
+    meaning: str
+    about: str
+    options: Sequence[str]
+
+
+class Overview(NamedTuple):
+    """What the page shows, or why it cannot."""
+
+    fields: Sequence[Field]
+    latest: int
+    revisions: Sequence[Revision]
+    problem: str = ""
+
+
+def read_overview(home: Path) -> Overview:
+    """The settings in force and the latest revisions. Blocks."""
+    try:
+        registry = open_registry(home)
+        try:
+            base, latest = read_base(registry.store), read_revision(registry.store)
+            revisions = read_revisions(registry.store, _MOST_REVISIONS)
+        finally:
+            registry.close()
+        document = with_changes(base, latest.changes).model_dump(mode="json")
+    except ModellessError as error:
+        return Overview((), 0, (), str(error))
+    return Overview([_field(key, document) for key in KEYS], latest.number, revisions)
+
+
+def changes_of(form: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
+    """The settings of a form that differ from those in force, by key; InvalidInputError."""
+    found = {}
+    for field in fields:
+        text = form.get(field.key, field.value).strip()
+        if text == field.value:
+            continue
+        try:
+            found[field.key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise InvalidInputError.of(field.key, text, "a value as in YAML") from None
+    return found
+
+
+def act(home: Path, form: Mapping[str, str], by: str) -> Revision:
+    """Apply a form, or roll back as it says; raises as ``change_settings``. Blocks."""
+    reason = form.get("reason", "")[:200]
+    if "rollback" in form:
+        return roll_back(home, by, to=_number(form, "rollback"), reason=reason)
+    overview = read_overview(home)
+    changes = changes_of(form, overview.fields)
+    if not changes:
+        raise InvalidInputError("nothing differs from the settings in force: change a field first.")
+    return change_settings(home, changes, by, reason=reason, expected=_number(form, "revision"))
+
+
+def simulate(home: Path, form: Mapping[str, str]) -> dict[str, Any]:
+    """What ``modelless config try`` says of a form's policies; a process that gives way. Blocks."""
+    changes = changes_of(form, read_overview(home).fields)
+    if not changes:
+        raise InvalidInputError("nothing differs from the policies in force: change one first.")
+    words = ["config", "try", f"--runs={_SIMULATED_RUNS}", "--json", "--"]
+    words += [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    return {**run_command(home, words, _SIMULATION_S), "changes": changes}
+
+
+def run_command(home: Path, words: Sequence[str], most_s: float) -> dict[str, Any]:
+    """The answer of a command of modelless, in a process that gives way to all others. Blocks.
+
+    Raises:
+        InvalidInputError: the command's own error.
+        UnavailableError: it took longer than ``most_s`` seconds.
+    """
+    command = [sys.executable, "-P", "-m", "modelless.controller.cli", "--home", str(home), *words]
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=most_s, check=False,
+            stdin=subprocess.DEVNULL, preexec_fn=_give_way,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"it took more than {most_s:.0f} s, and was ended") from None
+    if ran.returncode:
+        raise InvalidInputError(ran.stderr.strip().removeprefix("error: ")[-1000:])
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def simulation_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    """A row a figure: now, then, and the difference with its interval."""
+    rows: list[Sequence[str]] = []
+    for name, row in found["figures"].items():
+        now, then, mean = (_short(row[each]["mean"]) for each in ("now", "then", "difference"))
+        low, high = _short(row["difference"]["low"]), _short(row["difference"]["high"])
+        rows.append((name.replace("_", " "), now, then, mean, f"{low} to {high}"))
+    return rows
+
+
+def _without_nulls(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+
+
+def _give_way() -> None:
+    os.nice(19)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _number(form: Mapping[str, str], name: str) -> int:
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidInputError.of(name, text, "the number of a revision")
+    return int(text)
+
+
+def _field(key: str, document: Mapping[str, Any]) -> Field:
+    section, _, name = key.partition(".")
+    value = document[section][name] if name else document[section]
+    inner = Settings.model_fields[section].annotation if name else Settings
+    told = inner.model_fields[name or section]  # type: ignore[union-attr]
+    seam = _SEAMS.get(name) if section == "policies" else None
+    about = ""
+    if seam is not None:
+        policy: type = find_policy(seam, value if isinstance(value, str) else value["policy"])
+        module = inspect.getdoc(sys.modules[policy.__module__]) or ""
+        about = module.partition("\n\n")[0].replace("\n", " ").replace("``", "")
+    text = value if isinstance(value, str) else json.dumps(_without_nulls(value))
+    options = tuple(POLICIES[seam].built_in) if seam is not None else ()
+    return Field(key, text, told.description or "", about, options)
