@@ -65,7 +65,7 @@ class Browser:
             "const done = arguments[0];"
             "axe.run(document, {resultTypes: ['violations']}).then(found => done(found.violations"
             ".filter(each => ['serious', 'critical'].includes(each.impact))"
-            ".map(each => [each.id, each.nodes.map(node => node.html)])), error => done([`${error}`]))"
+            ".map(each => [each.id, each.nodes.map(node => node.html)])), e => done([`${e}`]))"
         )
         found: list[Any] = self.command("execute/async", {"script": check, "args": []})
         return found

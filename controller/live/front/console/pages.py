@@ -52,7 +52,7 @@ _SECURITY: Final[Headers] = [
         b"img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # a form tells its origin then
     (b"cache-control", b"no-store"),
 ]
 
