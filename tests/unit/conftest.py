@@ -6,17 +6,12 @@ Those of what is in the store run on SQLite and on a real PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -102,33 +97,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The URL of a PostgreSQL server: that of MODELLESS_TEST_POSTGRESQL_URL, or one of its own."""
-    given = os.environ.get("MODELLESS_TEST_POSTGRESQL_URL", "")
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    pytest.importorskip("psycopg", reason="PostgreSQL is NOT TESTED: psycopg is not installed")
-    if given:
-        yield given
-        return
-    if not found:
-        pytest.skip("PostgreSQL is NOT TESTED: apt-get install postgresql")
-    # The server refuses to be the superuser's.
-    how = {"user": "postgres"} if os.geteuid() == 0 else {}
-    with tempfile.TemporaryDirectory(prefix="modelless-", ignore_cleanup_errors=True) as name:
-        if how:
-            shutil.chown(name, "postgres")
-        control = [str(found[-1] / "pg_ctl"), "--silent", f"--pgdata={name}/data"]
-        quick = f"-k {name} -c listen_addresses= -c fsync=off -c max_connections=50"
-        for more in (
-            ["initdb", "-o", "--no-sync --auth=trust --username=postgres --encoding=UTF8"],
-            ["start", "-o", quick, f"--log={name}/log"],
-        ):
-            subprocess.run([*control, *more], check=True, stdout=subprocess.DEVNULL, **how)
-        yield f"postgresql+psycopg://postgres@/postgres?host={name}"
-        subprocess.run([*control, "stop", "--mode=immediate"], check=True, **how)
 
 
 @pytest.fixture(scope="session")

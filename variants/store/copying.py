@@ -32,6 +32,7 @@ TABLES: Final[tuple[Table, ...]] = tuple(
 
 _STORE, _MANIFEST, _FORMAT = "store.db", "manifest.json", 1
 _MAX_MANIFEST_BYTES: Final = 2**16
+_MAX_STORE_BYTES: Final = 2**31
 _ATTEMPTS: Final = 3
 
 
@@ -143,12 +144,13 @@ def _write_part(
     with open_store(f"sqlite:///{database}") as copy:
         rows = copy_store(store, copy)
         every = _artifact_bytes(copy)
-    data = database.read_bytes()
-    manifest = {"format": _FORMAT, "store_sha256": hashlib.sha256(data).hexdigest()}
+    with database.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    manifest = {"format": _FORMAT, "store_sha256": digest}
     part.touch(mode=0o600)
     with zipfile.ZipFile(part, "w") as file:
         file.writestr(_MANIFEST, json.dumps(manifest))
-        file.writestr(_STORE, data, zipfile.ZIP_DEFLATED)
+        file.write(database, _STORE, zipfile.ZIP_DEFLATED)
         for number, sha256 in enumerate(every, 1):
             file.writestr(f"artifacts/{sha256}", artifacts.read(sha256))
             on_artifact(number, len(every))
@@ -185,7 +187,7 @@ def restore_backup(
             raise InvalidInputError.of(
                 "backup's format", manifest["format"], str(_FORMAT), "Upgrade modelless."
             )
-        data = _member(file, _STORE, file.getinfo(_STORE).file_size)
+        data = _member(file, _STORE, _MAX_STORE_BYTES)
         if hashlib.sha256(data).hexdigest() != manifest["store_sha256"]:
             raise IntegrityError(f"The backup {path} is damaged: {_STORE} has another sha256.")
         database = Path(folder) / _STORE
@@ -193,7 +195,8 @@ def restore_backup(
         with open_store(f"sqlite:///{database}") as copy:
             every = _artifact_bytes(copy)
             for number, (sha256, size_bytes) in enumerate(every.items(), 1):
-                found = _member(file, f"artifacts/{check_sha256(sha256)}", size_bytes)
+                most_bytes = min(size_bytes, artifacts.max_bytes)
+                found = _member(file, f"artifacts/{check_sha256(sha256)}", most_bytes)
                 if hashlib.sha256(found).hexdigest() != sha256:
                     raise IntegrityError(f"The backup {path} is damaged: so is artifact {sha256}.")
                 artifacts.put(found)
