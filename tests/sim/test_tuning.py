@@ -15,6 +15,7 @@ from modelless.controller.usecases import tuning
 from modelless.controller.usecases.tuning import Bound, bounds_of, tune
 from modelless.policies.discovery import BUILT_IN, build_policy
 from modelless.policies.systems import SEAMS
+from tests.unit.replay.session import record_device, record_gateway, snapshot
 
 pytest.importorskip("optuna", reason="tuning is NOT TESTED: Optuna is not installed")
 
@@ -64,6 +65,20 @@ def test_it_says_that_nothing_is_better(tmp_path: Path) -> None:
     assert found["proposed"] is None
     assert found["verdict"].startswith("Keep the settings in charge")
     assert not output.exists()
+
+
+def test_a_real_recording_is_tuned(tmp_path: Path) -> None:
+    known = snapshot(
+        gateways={"device_class": "cpu-1"}, policies={"selection": "cheapest-feasible"},
+        limits={"max_batch": 8, "default_latency_ms": 5000.0},
+    )  # fmt: skip
+    record_gateway(tmp_path, known, queries=300)
+    record_device(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    found = tune(tmp_path, objective="cost", subject_to=["attainment>=0.1"], trials=3, seeds=1)
+    assert found["trials"] == 3
+    assert found["in_charge"]["policies"]["selection"] == {"policy": "cheapest-feasible"}
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_recording_is_searched_in_its_first_half_and_judged_in_its_second(
