@@ -78,35 +78,30 @@ class Rates:
 
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
-        self._counts: dict[Kind, float] = {}
-        self._seen_s: dict[Kind, float] = {}  # when each kind came last
+        self._counts: dict[Kind, tuple[float, float]] = {}  # at the last arrival, and its time
         self._began_s = math.inf
-        self._decayed_s = math.inf
 
     def count(self, kind: Kind, now_s: float) -> None:
         """Note an arrival."""
-        self._decay(now_s)
-        if kind in self._counts or len(self._counts) < _KINDS_KEPT:
-            self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
-            self._seen_s[kind] = now_s
+        self._began_s = min(self._began_s, now_s)
+        before, at_s = self._counts.get(kind, (0.0, now_s))
+        if before or len(self._counts) < _KINDS_KEPT:
+            self._counts[kind] = before * self._kept(at_s, now_s) + 1.0, now_s
 
     def per_s(self, now_s: float) -> Mapping[Kind, float]:
         """Returns the rates."""
-        self._decay(now_s)
-        seen_s = max(now_s - self._began_s, _LEAST_SEEN_S)
+        since_s = now_s - _FORGOTTEN_AFTER * self._memory_s
+        self._counts = {kind: last for kind, last in self._counts.items() if last[1] >= since_s}
         # A steady stream of one query a second would have counted so many by now.
+        seen_s = max(now_s - self._began_s, _LEAST_SEEN_S)
         full = -self._memory_s * math.expm1(-seen_s / self._memory_s)
-        return {kind: count / full for kind, count in self._counts.items()}
+        return {
+            kind: count * self._kept(at_s, now_s) / full
+            for kind, (count, at_s) in self._counts.items()
+        }
 
-    def _decay(self, now_s: float) -> None:
-        if self._began_s == math.inf:
-            self._began_s = self._decayed_s = now_s
-        elif now_s - self._decayed_s > 0.01 * self._memory_s:
-            factor = math.exp((self._decayed_s - now_s) / self._memory_s)
-            since_s = now_s - _FORGOTTEN_AFTER * self._memory_s
-            self._seen_s = {k: seen_s for k, seen_s in self._seen_s.items() if seen_s >= since_s}
-            self._counts = {kind: self._counts[kind] * factor for kind in self._seen_s}
-            self._decayed_s = now_s
+    def _kept(self, at_s: float, now_s: float) -> float:
+        return math.exp(min(at_s - now_s, 0.0) / self._memory_s)
 
 
 class Offer(NamedTuple):
