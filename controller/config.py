@@ -509,7 +509,10 @@ class Settings(_Section):
         return pools
 
 
-HOT: Final = ("cache", "limits.default_latency_ms", "policies", "slos", "tenants")
+HOT: Final = (
+    *("cache", "feedback.shadow_share", "limits.default_latency_ms"),
+    *("policies", "slos", "tenants"),
+)
 """Settings, by dotted key, that a running cluster takes at once, with all below them."""
 
 
