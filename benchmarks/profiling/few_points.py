@@ -9,15 +9,26 @@ which nothing was when all of another was:
 
     modelless --home HOME profile --device-class cpu-1,cpu-2
     python benchmarks/profiling/few_points.py --home HOME
+
+``regret_points`` is the accuracy that decisions lose against those by the full grid: for deadlines
+from the quickest to the slowest variant, the most accurate variant whose predicted p90 is in time
+is taken, and is worth its accuracy if it is in time. ``by`` says whether the points were chosen by
+the loss of decisions, as ``--budget`` does, or by all errors alike, as ``--target-error`` does. The
+same for the variants of a device in a table of profiles, after 10, 30 and 60 seconds:
+
+    python benchmarks/profiling/few_points.py --table TABLE.csv --device NAME --variants 60
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +43,46 @@ from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import PlacementFacts
+from modelless.profiler.measure.table import PlacementFacts, read_table
+from modelless.profiler.measure.timing import MeasurementEffort
 from modelless.variants.registry.registry import open_registry
-from modelless.variants.vocabulary import Placement
+from modelless.variants.vocabulary import (
+    Accuracy,
+    DeviceClass,
+    Engine,
+    Placement,
+    Precision,
+    Provenance,
+    Variant,
+)
 
 SHARES = (0.05, 0.10, 0.15, 0.25)
+BUDGETS_S = (10.0, 30.0, 60.0)
+DEADLINES = 32
+ALL_ALIKE = 0.0  # a target that is never reached
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--home", type=Path, required=True, help="with a profiled grid")
-    home = parser.parse_args().home
+    parser.add_argument("--home", type=Path, help="with a profiled grid")
+    parser.add_argument("--table", type=Path, metavar="TABLE.csv")
+    parser.add_argument("--device", help="of the table")
+    parser.add_argument("--variants", type=int, default=60, help="of the device, at most")
+    parser.add_argument("--seeds", type=int, default=4, help="draws of the variants")
+    given = parser.parse_args()
+    if given.table:
+        by_seed = [
+            of_table(given.table, given.device, given.variants, n) for n in range(given.seeds)
+        ]
+        for budget_s in BUDGETS_S:
+            for name, target in (("decisions", None), ("errors", ALL_ALIKE)):
+                runs = [replay(*each, budget_s, target) for each in by_seed]
+                means = {
+                    key: round(float(np.mean([run[key] for run in runs])), 2) for key in runs[0]
+                }
+                print(json.dumps({"budget_s": budget_s, "by": name, **means}), flush=True)
+        return
+    home = given.home
     facts = read_facts()
     devices = {device.name: device for device in default_device_classes(facts)}
     with closing(open_registry(home)) as registry:
@@ -63,7 +103,11 @@ def main() -> None:
         found[name] = {
             "zero_shot": {each: unseen(grid, some, each, []) for each in devices},
             "sibling": {each: unseen(grid, some, each, others(grid, each)) for each in devices},
-            "results": [replay(grid, some, share) for share in SHARES],
+            "results": [
+                {"by": by, **replay(grid, some, share * cost_s(grid), target)}
+                for share in SHARES
+                for by, target in (("decisions", None), ("errors", ALL_ALIKE))
+            ],
         }
     print(json.dumps(found, indent=1))
 
@@ -109,18 +153,83 @@ def cost_s(rows: Sequence[Measurement]) -> float:
     return sum(row.repeats * row.mean_s for row in rows) + sum(loads_s.values())
 
 
+def regret(
+    model: FleetModel,
+    subjects: Mapping[Placement, PlacementFacts],
+    known: Sequence[Measurement],
+    grid: Sequence[Measurement],
+) -> float:
+    """Accuracy that a decision loses against those by the full grid, points."""
+    expected = model.fit(known).predict(model.rows((row.placement, row.batch) for row in grid))
+    supposed_s = expected.median_s * np.exp(expected.p90_log)
+    measured = {(row.placement, row.batch) for row in known}
+    groups: dict[tuple[str, str, int], list[tuple[float, float, float]]] = {}
+    for row, value_s in zip(grid, supposed_s.tolist(), strict=True):
+        variant = subjects[row.placement].variant
+        is_known = (row.placement, row.batch) in measured
+        groups.setdefault((variant.task, row.device_class, row.batch), []).append(
+            (variant.accuracy.percent, row.p50_s, row.p50_s if is_known else value_s)
+        )
+    lost = []
+    for rows in groups.values():
+        true_s = [row[1] for row in rows]
+        for deadline_s in np.geomspace(min(true_s) / 1.25, max(true_s) * 1.25, DEADLINES):
+            best = max((row[0] for row in rows if row[1] <= deadline_s), default=0.0)
+            taken = max((row for row in rows if row[2] <= deadline_s), default=(0.0, 0.0, 0.0))
+            lost += [best - (taken[0] if taken[1] <= deadline_s else 0.0)] * len(rows)
+    return float(np.mean(lost))
+
+
+def of_table(
+    path: Path, device: str, count: int, seed: int
+) -> tuple[list[Measurement], dict[Placement, PlacementFacts]]:
+    """Some variants of a device of a table, as if they were measured on this machine."""
+    rows = [row for row in read_table(path) if row.device == device and row.accuracy]
+    items = list(dict.fromkeys(row.item for row in rows))
+    kept = {items[at] for at in np.random.default_rng(seed).permutation(len(items))[:count]}
+    rows = [row for row in rows if row.item in kept and 0.0 <= row.accuracy <= 100.0]
+    where = DeviceClass("cpu-1", "cpu", 1, 1 << 40, 0.0, 0.0)
+    grid, subjects = [], {}
+    for row in {(row.item, row.batch): row for row in rows}.values():
+        name = re.sub(r"[^a-z0-9._]+", "-", row.model.lower()).strip("-._")[:64]
+        variant = Variant(
+            row.task, name, f"v{row.resolution_px or 0}", 1, Precision.FP32, row.resolution_px,
+            Engine.ONNXRUNTIME_CPU, "0" * 64, round(4e6 * (row.params_m or 5.0)),
+            Accuracy(row.accuracy, row.accuracy_metric, Provenance.PUBLISHED, "a table"),
+            row.params_m and round(row.params_m * 1e6), row.gmacs and round(row.gmacs * 1e9),
+        )  # fmt: skip
+        p50_s, effort = row.latency_ms / 1e3, MeasurementEffort()
+        spent_s = max(
+            effort.min_repeats * p50_s, min(effort.max_time_s, effort.tail_repeats * p50_s)
+        )
+        repeats = math.ceil(spent_s / p50_s)
+        subjects[Placement(variant.id, where.name)] = PlacementFacts(
+            variant, where, device, "engine", row.family
+        )
+        grid.append(
+            Measurement(
+                variant.id, where.name, row.batch, 1, "engine", device, repeats, p50_s,
+                1.05 * p50_s, 1.2 * p50_s, p50_s, row.batch / p50_s, variant.artifact_bytes,
+                0.3, True, 0.0, datetime(2025, 1, 1, tzinfo=UTC), "table",
+            )
+        )  # fmt: skip
+    return grid, subjects
+
+
 def replay(
-    grid: Sequence[Measurement], subjects: Mapping[Placement, PlacementFacts], share: float
+    grid: Sequence[Measurement],
+    subjects: Mapping[Placement, PlacementFacts],
+    budget_s: float,
+    target_error: float | None = None,
 ) -> dict[str, float]:
-    """Choose points until that share of the time is spent, and judge what is predicted then."""
+    """Choose points until the time is spent, and judge what is predicted then."""
     points = {(row.placement, row.batch): row for row in grid}
     batches = sorted({row.batch for row in grid})
-    strategy = BayesianDesign(shipped_prior(), subjects, batches)
+    strategy = BayesianDesign(shipped_prior(), subjects, batches, target_error)
     left: dict[Placement, list[int]] = {}
     for row in grid:
         left.setdefault(row.placement, []).append(row.batch)
     known: list[Measurement] = []
-    budget_s = share * cost_s(grid)
     while left:
         chosen = strategy.choose(left, known)
         if chosen is None:
@@ -133,10 +242,12 @@ def replay(
         if not left[chosen.placement]:
             del left[chosen.placement]
     rest = [points[placement, batch] for placement, some in left.items() for batch in some]
+    model = FleetModel(shipped_prior(), subjects, batches)
     return {
         "share_of_time": round(cost_s(known) / cost_s(grid), 3),
         "measured": len(known),
-        **judge(FleetModel(shipped_prior(), subjects, batches), known, rest),
+        "regret_points": round(regret(model, subjects, known, grid), 3),
+        **(judge(model, known, rest) if rest else {}),
     }
 
 

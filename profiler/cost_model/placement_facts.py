@@ -38,26 +38,12 @@ def describe_measured(
         graph_facts: returns a variant's graph facts, as for ``describe_placements``.
         rates: measured rates of that machine's device classes, as for ``describe_placements``.
     """
-    rows = {
-        row.placement: row
+    measured = (
+        (variants[row.variant_id], devices[row.device_class], row.device_name, row.engine)
         for row in measurements
         if row.variant_id in variants and row.device_class in devices
-    }
-    families = _families(models)
-    measured = dict.fromkeys(row.variant_id for row in rows.values())
-    graphs = {name: read_graph(variants[name], graph_facts) for name in measured}
-    return {
-        placement: PlacementFacts(
-            variants[row.variant_id],
-            devices[row.device_class],
-            row.device_name,
-            row.engine,
-            families.get(_model_of(variants[row.variant_id]), ""),
-            graphs[row.variant_id],
-            _rates_of_engine(row.engine, row.device_class, rates),
-        )
-        for placement, row in rows.items()
-    }
+    )
+    return _describe(measured, models, graph_facts, rates)
 
 
 def describe_placements(
@@ -79,39 +65,40 @@ def describe_placements(
         rates: measured rates by device class name, where there are any. They apply only to the
             engine that they were measured with.
     """
-    families = _families(models)
     devices = list(devices)
-    subjects = {}
-    for variant in variants:
-        graph = read_graph(variant, graph_facts)
-        for device in devices:
-            if runs_on(variant.engine, device):
-                engine = facts.engine_name(variant.engine.value)
-                subjects[Placement(variant.id, device.name)] = PlacementFacts(
-                    variant,
-                    device,
-                    facts.device_name(device.kind),
-                    engine,
-                    families.get(_model_of(variant), ""),
-                    graph,
-                    _rates_of_engine(engine, device.name, rates),
-                )
-    return subjects
+    runnable = (
+        (variant, device, facts.device_name(device.kind), facts.engine_name(variant.engine.value))
+        for variant in variants
+        for device in devices
+        if runs_on(variant.engine, device)
+    )
+    return _describe(runnable, models, graph_facts, rates)
 
 
-def _rates_of_engine(
-    engine: str, device_class: str, rates: Mapping[str, DeviceRates] | None
-) -> DeviceRates | None:
-    found = (rates or {}).get(device_class)
-    return found if found is not None and found.engine == engine else None
-
-
-def _families(models: Iterable[Model]) -> dict[tuple[str, str], str]:
-    return {(model.task, model.name): model.family for model in models}
-
-
-def _model_of(variant: Variant) -> tuple[str, str]:
-    return variant.task, variant.model
+def _describe(
+    placements: Iterable[tuple[Variant, DeviceClass, str, str]],
+    models: Iterable[Model],
+    graph_facts: Callable[[Variant], GraphFacts],
+    rates: Mapping[str, DeviceRates] | None,
+) -> dict[Placement, PlacementFacts]:
+    """Returns the facts of (variant, device class, name of the device, engine)."""
+    families = {(model.task, model.name): model.family for model in models}
+    graphs: dict[str, GraphFacts | None] = {}
+    found = {}
+    for variant, device, device_name, engine in placements:
+        if variant.id not in graphs:
+            graphs[variant.id] = read_graph(variant, graph_facts)
+        rated = (rates or {}).get(device.name)
+        found[Placement(variant.id, device.name)] = PlacementFacts(
+            variant,
+            device,
+            device_name,
+            engine,
+            families.get((variant.task, variant.model), ""),
+            graphs[variant.id],
+            rated if rated is not None and rated.engine == engine else None,
+        )
+    return found
 
 
 def read_graph(variant: Variant, graph_facts: Callable[[Variant], GraphFacts]) -> GraphFacts | None:

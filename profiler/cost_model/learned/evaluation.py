@@ -155,18 +155,6 @@ class MethodScore:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawErrors:
-    """The errors of one method on one draw; see ``MethodScore``."""
-
-    mape: float
-    median: float
-    within: float
-    rank: float
-    coverage: float
-    width: float
-
-
-@dataclass(frozen=True, slots=True)
 class HoldoutCase:
     """One device to predict and the rows to train on.
 
@@ -249,7 +237,7 @@ def evaluate(
     possible = [count for count in shots if count <= most]
     scores = []
     for number, count in enumerate(possible):
-        draws: dict[str, list[DrawErrors]] = {}
+        draws: dict[str, list[dict[str, float]]] = {}
         judged = 0
         for seed in range(seeds):
             open_rows = _open_rows(items, count, seed)
@@ -306,44 +294,48 @@ def judge(
     truth_ms: FloatArray,
     low_ms: FloatArray | None = None,
     high_ms: FloatArray | None = None,
-) -> DrawErrors:
-    """Returns the errors of one draw's predictions, milliseconds, shape (n,) each.
+) -> dict[str, float]:
+    """Returns the figures of one draw's predictions by the names of ``MethodScore``.
+
+    A figure that does not exist is NaN.
 
     Args:
-        predicted_ms: predicted latencies.
-        truth_ms: measured latencies.
-        low_ms, high_ms: the bands, if the method states any.
+        predicted_ms: predicted latencies, shape (n,).
+        truth_ms: measured latencies, shape (n,).
+        low_ms, high_ms: the bands, if the method states any, shape (n,).
     """
-    error = np.abs(predicted_ms / truth_ms - 1.0)
-    rank = np.nan
-    if np.ptp(predicted_ms) > 0.0 and np.ptp(truth_ms) > 0.0:
-        from scipy.stats import spearmanr
+    from scipy.stats import spearmanr
 
+    error = np.abs(predicted_ms / truth_ms - 1.0)
+    coverage = width = rank = np.nan
+    if np.ptp(predicted_ms) > 0.0 and np.ptp(truth_ms) > 0.0:
         rank = float(spearmanr(predicted_ms, truth_ms).statistic)
-    coverage = width = np.nan
     if low_ms is not None and high_ms is not None:
         coverage = 100.0 * float(((truth_ms >= low_ms) & (truth_ms <= high_ms)).mean())
         width = float(np.median(high_ms / low_ms))
-    return DrawErrors(
-        100.0 * float(error.mean()),
-        100.0 * float(np.median(error)),
-        100.0 * float((error <= 0.10).mean()),
-        rank,
-        coverage,
-        width,
-    )
+    return {
+        "mape_percent": 100.0 * float(error.mean()),
+        "median_error_percent": 100.0 * float(np.median(error)),
+        "within_10_percent": 100.0 * float((error <= 0.10).mean()),
+        "rank_correlation": rank,
+        "band_coverage_percent": coverage,
+        "band_width": width,
+    }
 
 
 def _score(
-    device: str, source: str, shots: int, method: str, points: int, draws: Sequence[DrawErrors]
+    device: str,
+    source: str,
+    shots: int,
+    method: str,
+    points: int,
+    draws: Sequence[dict[str, float]],
 ) -> MethodScore:
-    def mean(name: str) -> float | None:
-        values = np.array([getattr(draw, name) for draw in draws])
-        values = values[np.isfinite(values)]
-        return float(values.mean()) if len(values) else None
-
-    coverage = [draw.coverage for draw in draws if np.isfinite(draw.coverage)]
-    mapes = [draw.mape for draw in draws]
+    """Returns the means of the draws' figures, and the extremes of two of them."""
+    by_figure = {name: [draw[name] for draw in draws] for name in draws[0]}
+    known = {name: [v for v in some if np.isfinite(v)] for name, some in by_figure.items()}
+    means: dict[str, Any] = {n: float(np.mean(v)) if v else None for n, v in known.items()}
+    coverage = known["band_coverage_percent"]
     return MethodScore(
         device=device,
         source=source,
@@ -351,14 +343,9 @@ def _score(
         method=method,
         seeds=len(draws),
         points=points,
-        mape_percent=float(np.mean(mapes)),
-        mape_low_percent=min(mapes),
-        mape_high_percent=max(mapes),
-        median_error_percent=float(np.mean([draw.median for draw in draws])),
-        within_10_percent=float(np.mean([draw.within for draw in draws])),
-        rank_correlation=mean("rank"),
-        band_coverage_percent=mean("coverage"),
+        mape_low_percent=min(by_figure["mape_percent"]),
+        mape_high_percent=max(by_figure["mape_percent"]),
         band_coverage_low_percent=min(coverage, default=None),
         band_coverage_high_percent=max(coverage, default=None),
-        band_width=mean("width"),
+        **means,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from modelless.common.errors import InvalidInputError
-
 
 @dataclass(frozen=True, slots=True)
 class ShiftSettings:
@@ -36,15 +34,6 @@ class ShiftSettings:
     threshold: float = 15.0
     clip: float = 3.0
     least_deviation: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.settle < 0:
-            raise InvalidInputError.of("settle", self.settle, "0 or more")
-        if self.warm_up < 2:
-            raise InvalidInputError.of("warm_up", self.warm_up, "2 or more")
-        for name in ("slack", "threshold", "clip", "least_deviation"):
-            if not getattr(self, name) > 0.0:
-                raise InvalidInputError.of(name, getattr(self, name), "more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +68,3 @@ class ResidualSettings:
     curve_half_life_s: float = 3600.0
     shift: ShiftSettings = field(default_factory=ShiftSettings)
     learns: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise InvalidInputError.of("rate", self.rate, "more than 0, up to 1")
-        if not 0.0 < self.clip < 10.0:
-            raise InvalidInputError.of("clip", self.clip, "more than 0, below 10")
-        for name in ("absurd_ratio", "most", "most_per_neighbour"):
-            if not getattr(self, name) >= 1.0:
-                raise InvalidInputError.of(name, getattr(self, name), "1 or more")
-        for name in ("own_weight", "class_weight", "half_life_s", "curve_half_life_s"):
-            if not getattr(self, name) > 0.0:
-                raise InvalidInputError.of(name, getattr(self, name), "more than 0")

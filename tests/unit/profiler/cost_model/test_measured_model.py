@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.measured_model import BatchCurves, MeasuredCostModel
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -213,21 +212,6 @@ def test_neighbours_count_only_once_learned(model: MeasuredCostModel) -> None:
     assert model.correction(A) == pytest.approx(1.0, rel=0.03)
     assert 1.3 < ratio(B) <= ratio(A)  # same device class
     assert ratio(C) == 1.0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rate": 0.0},
-        {"clip": math.nan},
-        {"most": 0.5},
-        {"half_life_s": 0.0},
-        {"curve_half_life_s": math.nan},
-    ],
-)
-def test_nonsense_residual_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=next(iter(wrong))):
-        ResidualSettings(**wrong)
 
 
 class TestSizes:
