@@ -238,10 +238,9 @@ class ControlLoop:
 
     async def _note(self) -> None:
         """Renew the lease on the store, fetch what HAProxy refused, keep what tenants spent."""
-        self._superseded = None
         try:
             await asyncio.to_thread(hold_store, self._home)
-            self._metrics.is_store_up = True
+            self._superseded, self._metrics.is_store_up = None, True
         except EnvironmentUnfitError as error:
             logger.error("%s", error)
             self._superseded = error
