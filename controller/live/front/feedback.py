@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
+import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +17,6 @@ from modelless.common.errors import InvalidInputError, ModellessError, NotFoundE
 from modelless.controller.api.feedback import Feedback, judge
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import Answer, TrialArms
-from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.messages import Orders
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
@@ -27,6 +29,31 @@ GRACE_ORDERS: Final = 60
 """A gateway that no orders mention still counts for so many orders, about a minute: it may only
 have been silent."""
 _MOST_NAMED: Final = 8
+
+
+class ReceiptTags:
+    """Makes and checks the ends of receipts' ids, which nobody can guess and only the owner fits.
+
+    Args:
+        secret: of the gateway; new ones are made for each process.
+    """
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self._secret = secret or secrets.token_bytes(32)
+
+    def tag(self, query_id: int, owner: str) -> str:
+        """Return the tag, 24 hexadecimal digits.
+
+        Args:
+            query_id: of the receipt.
+            owner: the tenant whose key the query bore; empty where there are no keys.
+        """
+        text = f"{query_id}/{owner}".encode()
+        return hashlib.blake2b(text, digest_size=12, key=self._secret).hexdigest()
+
+    def fits(self, query_id: int, owner: str, tag: str) -> bool:
+        """Whether it is the tag of this owner's receipt."""
+        return hmac.compare_digest(self.tag(query_id, owner), tag)
 
 
 class FeedbackDesk:

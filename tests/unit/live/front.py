@@ -25,11 +25,10 @@ from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.calls import RunBatch
 from modelless.controller.live.front.console.pages import VariantRow
-from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.feedback import FeedbackDesk, ReceiptTags
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.gateway import rows_of
 from modelless.controller.live.front.http_server import open_door
-from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK
