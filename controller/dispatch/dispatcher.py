@@ -529,7 +529,8 @@ class Dispatcher:
         """Ask the policy again about bound queries that would miss their deadline if run now."""
         effects: list[DispatchEffect] = []
         for key, queue in list(worker.queues.items()):
-            residents = self.instances.residents(worker.worker_id, queue.first.size)
+            _, size = queue.rank_and_size
+            residents = self.instances.residents(worker.worker_id, size)
             late = self._open.receipts_of(find_late(queue, residents[key[1] or ""], now_s))
             late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
             for receipt in late:
@@ -559,7 +560,8 @@ class Dispatcher:
     def _rechoose_returned(self, batch: Batch, now_s: float) -> list[DispatchEffect]:
         """Choose anew for the queries of a batch that never began; it was no attempt."""
         for receipt in self._open.receipts_of(batch.queries):
-            receipt.give_back()
+            receipt.attempts -= 1
+            receipt.outcome = "waiting"
         return self._rechoose(batch.queries, now_s)
 
     # -- refusing -----------------------------------------------------------------------------

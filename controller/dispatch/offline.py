@@ -81,7 +81,8 @@ class OfflineBatches:
 
     def count_online(self, query: QueryView, least_s: float, now_s: float) -> None:
         """Count an online query that arrived; it runs for ``least_s`` seconds at least."""
-        self._begin_window(now_s)
+        if now_s - self._began_s >= _WINDOW_S:
+            self._begin_window(now_s)
         patience_s = query.deadline_s - query.arrival_s - least_s
         if 0.0 < patience_s < math.inf:
             fraction, exponent = math.frexp(patience_s)  # quicker than a logarithm
@@ -89,7 +90,8 @@ class OfflineBatches:
 
     def find_most_s(self, now_s: float) -> float:
         """Return how long almost all recent online queries can wait, seconds; inf without any."""
-        self._begin_window(now_s)
+        if now_s - self._began_s >= _WINDOW_S:
+            self._begin_window(now_s)
         counts = self._patience + self._patience_before
         ignored = _IGNORED * counts.total()
         for step in sorted(counts):
@@ -123,10 +125,9 @@ class OfflineBatches:
         return best or Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S)
 
     def _begin_window(self, now_s: float) -> None:
-        if now_s - self._began_s >= _WINDOW_S:
-            is_recent = now_s - self._began_s < 2.0 * _WINDOW_S
-            self._patience_before = self._patience if is_recent else Counter()
-            self._patience, self._began_s = Counter(), now_s
+        is_recent = now_s - self._began_s < 2.0 * _WINDOW_S
+        self._patience_before = self._patience if is_recent else Counter()
+        self._patience, self._began_s = Counter(), now_s
 
 
 def _fill(

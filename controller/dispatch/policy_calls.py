@@ -89,27 +89,19 @@ def ask_on_idle(
     queries.
     """
     group, groups_by_scope = worker.group, instances.groups_by_scope
-    if not waiting.is_mixed:
-        shown = [queue.view for queue in worker.queues.values()] if worker.queues else []
-        shown += [
-            queue.view
-            for key, queue in waiting.deferred.items()
-            if group in groups_by_scope[key[0]]
-        ]
-        if not shown:
-            return None
-        view = _view_of(worker, instances, shown[0].queries[0].size, max_batch)
-        return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng, advisory)
     queues = [*worker.queues.values()]
     queues += [q for key, q in waiting.deferred.items() if group in groups_by_scope[key[0]]]
     if not queues:
         return None
     alike: dict[tuple[int, int], list[QueueView]] = {}
     for queue in queues:
-        alike.setdefault((queue.rank, queue.first.size), []).append(queue.view)
+        alike.setdefault(queue.rank_and_size, []).append(queue.view)
+    in_order = list(alike.items())
+    if len(in_order) > 1:
+        in_order.sort(key=lambda item: min(heads(item[1])))
     waits: list[Wait] = []
     filling_rank: int | None = None
-    for (own, size), shown in sorted(alike.items(), key=lambda item: min(heads(item[1]))):
+    for (own, size), shown in in_order:
         if filling_rank is not None and own != filling_rank:
             break  # what goes behind would be in its way
         view = _view_of(worker, instances, size, max_batch)

@@ -161,13 +161,9 @@ class Queue:
         return iter(self._queries)
 
     @property
-    def rank(self) -> int:
-        """The rank of its first query; see ``urgency.rank``."""
-        return self._urgencies[0][0]
-
-    @property
-    def first(self) -> QueryView:
-        return self._queries[0]
+    def rank_and_size(self) -> tuple[int, int]:
+        """The rank of its first query, see ``priorities.rank``, and the size of its queries."""
+        return self._urgencies[0][0], self._queries[0].size
 
     @property
     def last(self) -> QueryView:
@@ -236,8 +232,6 @@ class WaitingQueries:
     Attributes:
         deferred: queues that any worker may serve; none is empty.
         held: queues of queries that wait for a load, which policies do not see; none is empty.
-        is_mixed: whether offline queries, or queries of several ranks or sizes, came since the last
-            time that none waited.
         bound: the number of queries that are bound to a worker.
         place: returns the place of a query, by its id; None if it does not wait.
     """
@@ -246,9 +240,7 @@ class WaitingQueries:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
         self.held: dict[QueueKey, Queue] = {}
-        self.is_mixed = False
         self.bound = 0
-        self._rank = self._size = 0  # of the first query since the last time that none waited
         self._places: dict[int, Place] = {}
         self.place = self._places.get
         self._all: dict[Queue, None] = {}
@@ -291,11 +283,6 @@ class WaitingQueries:
         service_s: float,
         work_us: int,
     ) -> None:
-        own = query.demoted - 2 * query.priority
-        if not self._places:
-            self._rank, self._size, self.is_mixed = own, query.size, is_offline(query)
-        elif own != self._rank or query.size != self._size:
-            self.is_mixed = True
         queue = queues.get(key)
         if queue is None:
             queue = queues[key] = Queue(key, queues)
@@ -325,8 +312,8 @@ class WaitingQueries:
     def start_queries(self, queries: Sequence[QueryView], now_s: float) -> tuple[QueryView, ...]:
         """Remove the queries of a batch that a worker begins to run; return them as they waited."""
         places = [self.remove_query(query.query_id) for query in queries]
-        for query, *_, work_us in places:
-            self._tenants.count_start(query, work_us)
+        for place in places:
+            self._tenants.count_start(place.query, place.work_us)
         if not is_offline(places[-1].query):
             self._tenants.count_wait(places[-1].query, now_s)
         return tuple([place.query for place in places])

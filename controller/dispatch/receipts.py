@@ -63,15 +63,6 @@ class Receipt:
     standing: QueryView | None = None
     first_choice: FirstChoice | None = None
 
-    def start(
-        self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
-    ) -> None:
-        self.attempts += 1
-        self.started_s = now_s
-        self.outcome = "running"
-        self.batch_items = batch_items
-        self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
-
     @property
     def is_cached(self) -> bool:
         """Whether the answer came from the cache."""
@@ -92,11 +83,6 @@ class Receipt:
             return self.row
         # It was chosen when a worker fell idle.
         return self.candidates.row_of(self.variant_id, self.device_class)
-
-    def give_back(self) -> None:
-        """Note that the worker did not accept the query, which was no attempt."""
-        self.attempts -= 1
-        self.outcome = "waiting"
 
     def explain(self) -> dict[str, Any]:
         """Return the receipt as plain JSON, with the reasons for and against every candidate.

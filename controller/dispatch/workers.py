@@ -232,7 +232,10 @@ class WorkerTable:
             if receipt.row is None:  # chosen just now, with the batch
                 receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
                 receipt.reason = run.reason
-            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
+            receipt.attempts += 1
+            receipt.outcome, receipt.started_s, receipt.batch_items = "running", now_s, items
+            receipt.variant_id, receipt.device_class = run.variant_id, worker.device_class
+            receipt.worker_id = worker.worker_id
         return batch
 
     def stop_batch(

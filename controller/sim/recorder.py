@@ -62,14 +62,12 @@ class Recorder:
         is_late = answered_s > deadline_s
         kind = "late" if is_late else "inaccurate" if accuracy < slo.min_accuracy else ""
         is_dear = slo.max_cost_usd is not None and cost_usd > slo.max_cost_usd
-        outcome = SERVED_LATE if is_late else SERVED
         tallies = self._tallies_of.get((task, slo.tenant)) or self._tallies(task, slo.tenant)
         if reached:
             summary.latency.add(answered_s - arrival_s)
             for tally in tallies:
                 tally.serve(accuracy, kind, cost_usd, is_dear)
         else:
-            outcome = UNREACHABLE
             for tally in tallies:
                 tally.fail(UNREACHABLE)
                 tally.cost_usd += cost_usd
@@ -77,6 +75,7 @@ class Recorder:
             percent = accuracy if reached else None
             summary.series.add(arrival_s, percent, is_good=reached and not kind, cost_usd=cost_usd)
         if self._log is not None:
+            outcome = UNREACHABLE if not reached else SERVED_LATE if is_late else SERVED
             self._log.queries.add(
                 (
                     query_id,
