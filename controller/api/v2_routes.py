@@ -90,7 +90,7 @@ _BY_ID = {
 }
 """By the parts of ``modelless/.../{id}/...`` around the id."""
 _CONSOLE = "console/"
-_ACTS = frozenset({"console/policies"})
+_ACTS = frozenset({"console/policies", "console/try"})
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
 

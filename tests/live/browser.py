@@ -42,6 +42,12 @@ class Browser:
         """Go to a page, and wait until it is loaded."""
         self.command("url", {"url": url})
 
+    def choose_file(self, element: str, file: Path) -> None:
+        """Choose a file in the page's input of that id."""
+        found = self.command("element", {"using": "css selector", "value": f"#{element}"})
+        (place,) = found.values()
+        self.command(f"element/{place}/value", {"text": str(file)})
+
     def look(self, width: int, *, dark: bool = False) -> None:
         """Set the width of the page, pixels, and the reader's colours."""
         self._devtools("Emulation.setDeviceMetricsOverride", width=width, height=1000,

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from .browser import Browser, axe_script, browser
-from .clients import Clients, wait_until
+from .clients import IMAGE, Clients, wait_until
 from .running import Running, cluster
 
 PAGES = ("", "/why", "/frontier", "/policies", "/variants", "/try")
@@ -41,6 +42,7 @@ def test_every_page_works_in_a_browser_while_queries_come(shared: Running, tmp_p
             seen.screenshot(pictures / f"console-phone{page.replace('/', '-')}.png")
         _check_quotes(seen)
         _check_story(seen, console)
+        _check_upload(seen, console, tmp_path / "shirt.png")
         assert seen.complaints() == []
 
 
@@ -55,6 +57,17 @@ def _check_quotes(seen: Browser) -> None:
     wait_until(lambda: seen.run(verdict) == "can be met", 10.0)
     seen.run(slide.format("min_accuracy", 100))
     wait_until(lambda: seen.run(verdict) == "cannot be met", 10.0)
+
+
+def _check_upload(seen: Browser, console: str, picture: Path) -> None:
+    """A picture is answered by a real query."""
+    Image.fromarray(IMAGE[0]).save(picture)
+    seen.open(f"{console}/try?task=fashion-mnist&latency_ms=500")
+    seen.choose_file("file", picture)
+    seen.run("document.querySelector('#upload button').click()")
+    answer = "return document.getElementById('answer').textContent"
+    wait_until(lambda: "Likeliest classes" in seen.run(answer), 60.0)
+    assert "fashion-mnist/" in seen.run(answer)
 
 
 def _check_story(seen: Browser, console: str) -> None:

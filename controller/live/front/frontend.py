@@ -74,6 +74,8 @@ from modelless.controller.live.front.calls import Host, Respond, RunBatch, Tenso
 from modelless.controller.live.front.console.console import Console
 from modelless.controller.live.front.console.forms import (
     MOST_FORM_BYTES,
+    MOST_PICTURE_BYTES,
+    bearer_of,
     check_token,
     read_form,
     with_key,
@@ -325,7 +327,7 @@ class V2Frontend:
         def answer() -> int | None:
             found = route(method, path)
             if found.endpoint is Endpoint.CONSOLE_ACT:
-                return self._act(headers, body, respond)
+                return self._act(found.name, path, headers, body, respond)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
                 return self._kept_answers.once(
@@ -761,11 +763,25 @@ class V2Frontend:
             for receipt in reversed(newest)
         ]
 
-    def _act(self, headers: Headers, body: bytes | memoryview, respond: Respond) -> int | None:
-        """Carry a form of the console out; its key is a field of it."""
-        form = read_form(bytes(body[: MOST_FORM_BYTES + 1]))
+    def _act(
+        self,
+        page: str,
+        path: bytes,
+        headers: Headers,
+        body: bytes | memoryview,
+        respond: Respond,
+    ) -> int | None:
+        """Carry a form of the console out; its key is a field of it.
+
+        The body of a query to try is the picture, and the query string its form.
+        """
+        fields = path.partition(b"?")[2] if page == "try" else body[: MOST_FORM_BYTES + 1]
+        form = read_form(bytes(fields))
         key = self._access.check(Endpoint.CONSOLE_ACT, with_key(headers, form))
         check_token(headers, form)
+        if page == "try":
+            picture = bytes(body[: MOST_PICTURE_BYTES + 1])
+            return self.console.infer({**form, "key": bearer_of(headers)}, picture, respond)
         return self.console.act(form, _operator(key), headers, respond)
 
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:

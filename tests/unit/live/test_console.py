@@ -157,7 +157,7 @@ def test_every_page_and_what_it_needs_comes_from_the_gateway_under_a_strict_poli
                 r'(?:src|href|data-series|hx-get)="(/[^"]+)"', answer.document
             ):
                 assert (await front.send("GET", needed)).status == 200, needed
-        assert (await front.send("POST", "/console/try")).status == 405
+        assert (await front.send("POST", "/console/variants")).status == 405
         for path in ("none", "assets/none.js", "assets/LICENSE-uPlot.txt", "why/other"):
             assert (await front.send("GET", f"/console/{path}")).status == 404
 
@@ -342,3 +342,19 @@ def test_limits_that_could_not_be_met_are_told_with_what_they_lack() -> None:
         ("t", "latency, ms", "1", "20", "30", "30"),
         ("t", "cost, USD", "1", "0.5", "0.5", "0.5"),
     ]  # fmt: skip
+
+
+def test_a_picture_to_try_needs_the_token_and_is_bounded(run: Run) -> None:
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        path = f"/console/try?task={TASK.name}&latency_ms=100&token="
+        assert (await front.send("POST", path + token, b"x")).status == 403
+        assert (await front.send("POST", path + "x" * 43, b"x", headers)).status == 403
+        empty = await front.send("POST", path + token, b"", headers)
+        assert empty.status == 400
+        assert "file: bytes: got 0" in empty.document
+        nothing = await front.send("POST", path + token, b"hello", headers)  # no cluster is up
+        assert nothing.status == 400
+        assert "nothing is up" in nothing.document
+
+    run(test)

@@ -43,6 +43,7 @@ from modelless.controller.live.front.console.pages import (
 from modelless.controller.live.front.console.settings import (
     Overview,
     act,
+    infer,
     read_overview,
     run_command,
     simulate,
@@ -178,7 +179,9 @@ class Console:
             drawn = draw_frontier(self._status(), self._variants(), self.traffic())
             respond(render_page("frontier.html", "Frontier", **drawn))
         elif page == "try":
-            respond(self._try(asked))
+            token = token_of(headers)
+            shown = self._try(asked, token)
+            respond(shown._replace(headers=[*shown.headers, set_token(token)]))
         elif page in ("", "live"):
             status = self._status()
             accuracies = {row.variant_id: row.accuracy.percent for row in self._variants()}
@@ -273,6 +276,20 @@ class Console:
 
         return self._set_aside(change, tell, respond)
 
+    def infer(self, form: Mapping[str, str], picture: bytes, respond: Respond) -> None:
+        """Ask a real query with a picture or a text, and answer with its story."""
+        if self._home is None:
+            raise NotFoundError("this gateway has no home, so it cannot ask itself")
+
+        def show(found: Mapping[str, Any] | Exception) -> None:
+            is_error = isinstance(found, Exception)
+            answer = None if isinstance(found, Exception) else found
+            problem = str(found) if is_error else ""
+            status = 400 if is_error else 200
+            respond(render_page("answer.html", "Answer", status, answer=answer, problem=problem))
+
+        self._work(partial(infer, self._home, form, picture), show)
+
     def _work(self, work: Callable[[], Any], show: Callable[[Any], None]) -> None:
         """Have a process do what takes seconds, one at a time, and show its result or error.
 
@@ -360,7 +377,7 @@ class Console:
         }  # fmt: skip
         respond(render_page("why.html", "Why", **heads, unmet_heads=UNMET_HEADS, **shown))
 
-    def _try(self, asked: Mapping[str, str]) -> Reply:
+    def _try(self, asked: Mapping[str, str], token: str) -> Reply:
         scopes = list(self._scopes())
         form = {
             "task": asked.get("task", scopes[0] if scopes else ""),
@@ -377,6 +394,7 @@ class Console:
         return render_page(
             "try.html",
             "Try it",
+            token=token,
             form=form,
             scopes=scopes,
             quote=quote,

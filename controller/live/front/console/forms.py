@@ -18,6 +18,7 @@ from modelless.controller.api.v2_reply import Headers
 
 COOKIE: Final = "modelless-console"
 MOST_FORM_BYTES: Final = 64 * 1024
+MOST_PICTURE_BYTES: Final = 10 * 2**20
 _MOST_FIELDS: Final = 64
 
 
@@ -43,6 +44,12 @@ def with_key(headers: Headers, form: Mapping[str, str]) -> Headers:
     if not key.isascii() or not key.isprintable() or not key:
         return headers
     return [*headers, (b"authorization", f"Bearer {key}".encode())]
+
+
+def bearer_of(headers: Headers) -> str:
+    """The key in the headers; empty if there is none."""
+    found = next((value for name, value in headers if name == b"authorization"), b"")
+    return found.decode("latin-1").removeprefix("Bearer ")
 
 
 def token_of(headers: Headers) -> str:

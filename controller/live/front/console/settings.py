@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, NamedTuple
 
 import yaml
 
 from modelless.common.errors import InvalidInputError, ModellessError, UnavailableError
 from modelless.controller.config import PolicySettings, Settings, with_changes
+from modelless.controller.live.front.console.forms import MOST_PICTURE_BYTES
 from modelless.controller.live.revisions import (
     Revision,
     change_settings,
@@ -46,6 +48,7 @@ KEYS: Final = (
 _MOST_REVISIONS: Final = 20
 _SIMULATED_RUNS: Final = 3
 _SIMULATION_S: Final = 300.0
+_INFER_S: Final = 60.0
 
 
 class Field(NamedTuple):
@@ -118,8 +121,25 @@ def simulate(home: Path, form: Mapping[str, str]) -> dict[str, Any]:
     return {**run_command(home, words, _SIMULATION_S), "changes": changes}
 
 
-def run_command(home: Path, words: Sequence[str], most_s: float) -> dict[str, Any]:
+def infer(home: Path, form: Mapping[str, str], picture: bytes) -> dict[str, Any]:
+    """The answer to a real query of one picture or text, with the limits of a form. Blocks."""
+    if not 0 < len(picture) <= MOST_PICTURE_BYTES:
+        allowed = f"1 to {MOST_PICTURE_BYTES}"
+        raise InvalidInputError.of("file: bytes", len(picture), allowed)
+    with NamedTemporaryFile() as file:  # for this user alone
+        file.write(picture)
+        file.flush()
+        words = ["infer", file.name, "--json"]
+        words += [f"--{name.replace('_', '-')}={form[name]}"
+                  for name in ("task", "latency_ms", "min_accuracy") if form.get(name)]  # fmt: skip
+        return run_command(home, words, _INFER_S, form.get("key", ""))
+
+
+def run_command(home: Path, words: Sequence[str], most_s: float, key: str = "") -> dict[str, Any]:
     """The answer of a command of modelless, in a process that gives way to all others. Blocks.
+
+    Args:
+        key: that it sends; empty for none.
 
     Raises:
         InvalidInputError: the command's own error.
@@ -130,6 +150,7 @@ def run_command(home: Path, words: Sequence[str], most_s: float) -> dict[str, An
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=most_s, check=False,
             stdin=subprocess.DEVNULL, preexec_fn=_give_way,
+            env={**os.environ, **({"MODELLESS_KEY": key} if key else {})},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"it took more than {most_s:.0f} s, and was ended") from None

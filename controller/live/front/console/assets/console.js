@@ -5,6 +5,24 @@ document.addEventListener("input", (event) => {
   if (output) output.value = event.target.value;
 });
 
+const upload = document.getElementById("upload");
+
+async function ask(event) {
+  event.preventDefault();
+  const place = document.getElementById("answer");
+  const limits = new FormData(document.querySelector("form[method="get"]"));
+  limits.append("token", upload.dataset.token);
+  const key = document.getElementById("key").value;
+  place.textContent = "It is asked ...";
+  const answer = await fetch(`${upload.action}?${new URLSearchParams(limits)}`,
+    { method: "POST", headers: key ? { authorization: `Bearer ${key}` } : {}, body: document.getElementById("file").files[0], cache: "no-store" });
+  const text = await answer.text();
+  if (answer.headers.get("content-type").startsWith("text/html")) place.innerHTML = text;
+  else place.textContent = JSON.parse(text).error;
+}
+
+if (upload) upload.addEventListener("submit", (event) => ask(event).catch(() => {}));
+
 const charts = document.getElementById("charts");
 const plots = [];
 
