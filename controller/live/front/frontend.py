@@ -781,7 +781,8 @@ class V2Frontend:
         check_token(headers, form)
         if page == "try":
             picture = bytes(body[: MOST_PICTURE_BYTES + 1])
-            return self.console.infer({**form, "key": bearer_of(headers)}, picture, respond)
+            self.console.infer({**form, "key": bearer_of(headers)}, picture, respond)
+            return None
         return self.console.act(form, _operator(key), headers, respond)
 
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
