@@ -383,6 +383,12 @@ def openapi() -> Reply:
     console = _operation("/console", "For operators: the cluster now, as a page", _TEXT, 404)
     console["responses"]["200"]["content"] = _content(_TEXT, "text/html")
     paths["/console"] = {"get": console}
+    act = _operation("/console/policies", "For operators: a form of a console's page", _TEXT, 404)
+    act["requestBody"] = {"content": _content({}, "application/x-www-form-urlencoded")}
+    act["responses"]["200"]["content"] = _content(_TEXT, "text/html")
+    act["responses"]["303"] = {"description": "Done: the page that says so"}
+    act["responses"]["400"]["content"] |= _content(_TEXT, "text/html")
+    paths["/console/policies"] = {"post": act}
 
     infer = _operation("/v2/models/{name}/infer", "Inference", _ANSWER, 404, 411, 415, 422, 504)
     infer["requestBody"] = {
