@@ -213,7 +213,10 @@ def profile(
         if budget_s is not None:
             budget_s -= spent_s
         settings = CampaignSettings(
-            batches=tuple(batches), budget_s=budget_s, accept_noise=accept_noise
+            batches=tuple(batches),
+            budget_s=budget_s,
+            accept_noise=accept_noise,
+            again=again or drifted,
         )
         chosen = jobs
         if drifted:
@@ -225,8 +228,7 @@ def profile(
         if target_error is not None or budget_s is not None:
             typical = [job for job in chosen if job.is_typical]
             strategy = _strategy(registry, catalog, typical, facts, batches, target_error, rates)
-        sink = _Anew(records) if again or drifted else records
-        result = measure_jobs(chosen, sink, facts, settings, strategy, on_progress)
+        result = measure_jobs(chosen, records, facts, settings, strategy, on_progress)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         rows = [
             row
@@ -369,7 +371,7 @@ _BUSY: Final = (
 
 def measure_jobs(
     jobs: Sequence[MeasurementJob],
-    records: Records | _Anew,
+    records: Records,
     facts: DeviceFacts,
     settings: CampaignSettings,
     strategy: MeasurementStrategy | None,
@@ -408,7 +410,7 @@ def measure_jobs(
             if budget_s is not None:
                 share_s = (budget_s - result.elapsed_s) / (len(others) - place)
                 settings = replace(settings, budget_s=max(1e-3, share_s))
-            more = run_campaign(some, _EverySize(records), facts, settings, show)
+            more = run_campaign(some, records, facts, settings, show)
             result = CampaignResult(
                 (*result.measured, *more.measured),
                 {**more.skipped, **result.skipped},
@@ -433,19 +435,6 @@ def _rounds(jobs: Sequence[MeasurementJob]) -> list[list[MeasurementJob]]:
     return rounds
 
 
-@dataclass(frozen=True, slots=True)
-class _EverySize:
-    """Records of which a campaign sees all sizes, not only the typical one."""
-
-    records: Records | _Anew
-
-    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        return self.records.every_size(facts, kind)
-
-    def add(self, measurement: Measurement) -> object:
-        return self.records.add(measurement)
-
-
 def rates_document(rates: DeviceRates) -> dict[str, Any]:
     """Rates as plain data."""
     return {name: value for name, value in rates.document().items() if name != "benchmark"}
@@ -468,22 +457,6 @@ def _measure_pairs(
         runs.append(run)
         on_progress(Step("running pairs", len(runs), total, run.placement.variant_id))
     return runs
-
-
-@dataclass(frozen=True, slots=True)
-class _Anew:
-    """Records that seem empty, so that everything is measured; old rows stay until then."""
-
-    records: Records
-
-    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
-        del facts, kind
-        return ()
-
-    every_size = current
-
-    def add(self, measurement: Measurement) -> object:
-        return self.records.add(measurement)
 
 
 def _describe(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink, MeasuringEnvironment
+from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import (
     PROBE_ATTEMPTS,
@@ -25,6 +25,7 @@ from modelless.profiler.measure.noise import (
     NoiseLimits,
     await_quiet,
 )
+from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.timing import (
     FEWEST_REPEATS,
     MeasurementEffort,
@@ -172,6 +173,7 @@ class CampaignSettings:
         accept_noise: whether to begin at once, without waiting a moment for a quiet machine.
             Measurements on a noisy one show its wider latencies, and are marked as not trusted.
         widest: relative width of the median's interval beyond which a measurement is not trusted.
+        again: measure also what is known.
     """
 
     batches: tuple[int, ...] = BATCHES
@@ -181,6 +183,7 @@ class CampaignSettings:
     noise_limits: NoiseLimits = field(default_factory=NoiseLimits)
     accept_noise: bool = False
     widest: float = 0.25
+    again: bool = False
 
     def __post_init__(self) -> None:
         if (
@@ -219,7 +222,7 @@ class CampaignResult:
 
 def run_campaign(
     jobs: Sequence[MeasurementJob],
-    records: MeasurementSink,
+    records: Records,
     facts: DeviceFacts,
     settings: CampaignSettings | None = None,
     progress: Progress = silent,
@@ -263,7 +266,7 @@ class _Campaign:
     def __init__(
         self,
         jobs: Sequence[MeasurementJob],
-        records: MeasurementSink,
+        records: Records,
         facts: DeviceFacts,
         settings: CampaignSettings,
         progress: Progress,
@@ -338,9 +341,13 @@ class _Campaign:
     def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
         """The stored measurements of this machine that are trusted, of the jobs' sizes."""
         known: dict[Placement, dict[int, Measurement]] = {}
+        if self._settings.again:
+            return known
+        is_typical = all(job.is_typical for job in self._jobs)
+        read = self._records.current if is_typical else self._records.every_size
         shapes = {job.placement: job.shape for job in self._jobs}
         for kind in sorted({job.device.kind for job in self._jobs}):
-            for row in self._records.current(self._facts, kind):
+            for row in read(self._facts, kind):
                 if row.trusted and shapes.get(row.placement, row.shape) == row.shape:
                     known.setdefault(row.placement, {})[row.batch] = row
         return known

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
-from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.inputs import warm_up_inputs
-from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import HostNoise, NoiseGauge
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.runtimes.base import Tensors
@@ -40,14 +37,6 @@ class MeasurementJob:
     @property
     def placement(self) -> Placement:
         return Placement(self.variant.id, self.device.name)
-
-
-class MeasurementSink(Protocol):
-    """A store of measurements, such as ``Records``."""
-
-    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]: ...
-
-    def add(self, measurement: Measurement) -> object: ...
 
 
 def load_job(job: MeasurementJob) -> LoadedVariant:
