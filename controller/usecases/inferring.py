@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 from modelless.common.npz import NPZ_ERRORS, read_arrays
 from modelless.controller.usecases.client import Client, InferReply, encode_infer, find_url
 from modelless.controller.usecases.home import Home
@@ -194,33 +194,31 @@ def _fitting(path: Path, array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
 
 def _read_photo(path: Path, spec: TensorSpec) -> NDArray[Any]:
     mode, sides = _form_of(spec)
-    try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        raise EnvironmentUnfitError(
-            "reading photos needs Pillow: pip install 'modelless[demo]'; .npy files need nothing"
-        ) from None
+    install = "pip install 'modelless[demo]'; .npy files need nothing"
+    pillow, operations = (
+        require(f"PIL.{name}", "reading photos", install) for name in ("Image", "ImageOps")
+    )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as opened:
-                photo = _upright(opened, ImageOps)
-                photo = _in_mode(photo, mode, Image)
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(path) as opened:
+                photo = _upright(opened, operations)
+                photo = _in_mode(photo, mode, pillow)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         reason = "it is no image, or it is damaged" if "identify" in str(error) else str(error)
         raise InvalidInputError.of("photo", str(path), f"an image file ({reason})") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        allowed = f"an image of up to {Image.MAX_IMAGE_PIXELS} pixels"
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError):
+        allowed = f"an image of up to {pillow.MAX_IMAGE_PIXELS} pixels"
         raise InvalidInputError.of("photo", str(path), allowed) from None
     width, height = sides
     if width is not None and height is not None:
-        photo = ImageOps.fit(photo, (width, height), Image.Resampling.LANCZOS)
+        photo = operations.fit(photo, (width, height), pillow.Resampling.LANCZOS)
     elif (factor := _factor(photo.size, sides)) != 1.0:
         size = (
             wanted or max(1, round(side * factor))
             for side, wanted in zip(photo.size, sides, strict=True)
         )
-        photo = photo.resize(tuple(size), Image.Resampling.LANCZOS)
+        photo = photo.resize(tuple(size), pillow.Resampling.LANCZOS)
     pixels: NDArray[np.uint8] = np.asarray(photo, np.uint8)
     array = pixels[np.newaxis]
     if len(spec.shape) == 4 and spec.shape[3] == 1:

@@ -18,7 +18,11 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_ty
 import yaml
 
 from modelless import __version__
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.common.errors import (
+    InvalidInputError,
+    ModellessError,
+    require,
+)
 from modelless.common.files import write_whole
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.sim.compare.compare import compare, scenarios_of
@@ -135,12 +139,7 @@ def tune(
         >>> found["verdict"]  # doctest: +SKIP
         'Better: what was found is 18.2% better (16.9% to 19.5%). cost 0.0058 -> 0.0048, ...'
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            "Optuna is not installed: pip install 'modelless[tune]'"
-        ) from error
+    optuna = require("optuna", "tune", "pip install 'modelless[tune]'")
     if objective not in FIGURES:
         raise InvalidInputError.of("objective", objective, ", ".join(FIGURES))
     bounds, sign = bounds_of(subject_to), FIGURES[objective].sign

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from onnx import ModelProto
 
 from modelless.common.errors import (
     FOREIGN_ERRORS,
-    EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
 )
@@ -123,14 +120,6 @@ def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Fee
 def output_names(count: int) -> list[str]:
     """Names for outputs that have none of their own: ``output``, or ``output_0``, ..."""
     return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
-
-
-def require(name: str, hint: str) -> ModuleType:
-    """The module ``name``; EnvironmentUnfitError with ``hint`` if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise EnvironmentUnfitError(f"conversion: {error}: {hint}") from error
 
 
 def load_model(source: str, kind: type | tuple[type, ...]) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import ModelProto
 
-from modelless.common.errors import IntegrityError, InvalidInputError
+from modelless.common.errors import IntegrityError, InvalidInputError, require
 from modelless.common.files import ZIP_ERRORS
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.conversion.converted import (
@@ -30,7 +30,6 @@ from modelless.variants.conversion.converted import (
     guarded,
     load_model,
     output_names,
-    require,
 )
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
@@ -150,8 +149,8 @@ def convert_pytorch(
 
 def import_torch() -> Any:
     """The module ``torch``; EnvironmentUnfitError if it, or what it exports with, is missing."""
-    torch = require("torch", _HINT)
-    require("onnxscript", _HINT)
+    torch = require("torch", "conversion", _HINT)
+    require("onnxscript", "conversion", _HINT)
     return torch
 
 

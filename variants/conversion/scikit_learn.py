@@ -15,8 +15,8 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_attribute
 
-from modelless.common.errors import InvalidInputError
-from modelless.variants.conversion.converted import Source, finish, load_model, require
+from modelless.common.errors import InvalidInputError, require
+from modelless.variants.conversion.converted import Source, finish, load_model
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
@@ -37,7 +37,7 @@ def convert_scikit_learn(
     source computes in float64, its ONNX form in float32; a tree that splits between the two
     answers otherwise there, and verification then refuses it.
     """
-    skl2onnx = require("skl2onnx", _HINT)
+    skl2onnx = require("skl2onnx", "conversion", _HINT)
     from sklearn.base import BaseEstimator, is_classifier
 
     model = _read_skops(source) if source.endswith(".skops") else load_model(source, BaseEstimator)
@@ -112,7 +112,7 @@ def _type_of(dtype: np.dtype[Any], sizes: tuple[int, ...]) -> Any:
 
 
 def _read_skops(source: str) -> Any:
-    skops_io = require("skops.io", _HINT)
+    skops_io = require("skops.io", "conversion", _HINT)
     path = Path(source)
     try:
         untrusted = skops_io.get_untrusted_types(file=path)

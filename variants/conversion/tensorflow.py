@@ -13,13 +13,12 @@ from typing import Any, Final
 import numpy as np
 from onnx import GraphProto
 
-from modelless.common.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 from modelless.variants.conversion.converted import (
     Source,
     finish,
     load_model,
     output_names,
-    require,
 )
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
@@ -39,8 +38,8 @@ def convert_tensorflow(
     """
     # Its C++ side tells stderr what it found of the processor; 2 leaves warnings out, not errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    tf2onnx: Any = require("tf2onnx", _HINT)
-    tensorflow: Any = require("tensorflow", _HINT)
+    tf2onnx: Any = require("tf2onnx", "conversion", _HINT)
+    tensorflow: Any = require("tensorflow", "conversion", _HINT)
     model = load_model(source, tensorflow.keras.Model)
     names = list(inputs.feeds[0])
     signature = [_spec(tensorflow, inputs, name) for name in names]

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 
 
 class Session:
@@ -67,13 +67,7 @@ class Session:
 
 def import_onnxruntime() -> Any:
     """The module ``onnxruntime``; EnvironmentUnfitError if it is not installed."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            "making these variants needs ONNX Runtime: pip install 'modelless[cpu]'"
-        ) from error
-    return onnxruntime
+    return require("onnxruntime", "making these variants", "pip install 'modelless[cpu]'")
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 from modelless.variants.signature import TEXT, as_texts, dtype_of
 from modelless.variants.validation.expected import Expects, LabelReader
 from modelless.variants.validation.pictures import PictureInput
@@ -112,15 +112,10 @@ def _load(folder: Path) -> Any:
         raise InvalidInputError.of(
             "--data", str(folder), "one split", f"Name one: {', '.join(splits)} (folders in it)."
         )
+    what = f"{folder} is a Hugging Face dataset, which"
+    datasets = require("datasets", what, "pip install 'modelless[validation]'")
     try:
-        from datasets import load_from_disk
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"{folder} is a Hugging Face dataset, and the package that reads it is not installed "
-            f"({error}): pip install 'modelless[validation]'"
-        ) from error
-    try:
-        return load_from_disk(str(folder))
+        return datasets.load_from_disk(str(folder))
     except (OSError, ValueError, KeyError) as error:
         raise InvalidInputError(
             f"{folder}: not a dataset that was saved to disk: {error}."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 from modelless.variants.signature import pad
 from modelless.variants.vocabulary import Task, TensorSpec
 
@@ -122,10 +122,4 @@ class PictureInput:
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"reading pictures needs Pillow ({error}): pip install 'modelless[validation]'"
-        ) from error
-    return Image
+    return require("PIL.Image", "reading pictures", "pip install 'modelless[validation]'")

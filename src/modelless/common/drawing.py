@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import require
 from modelless.common.files import user_cache
 from modelless.common.pages import STYLE
 
@@ -90,13 +90,7 @@ def check_matplotlib() -> None:
     Matplotlib keeps its list of fonts beside this package's own caches.
     """
     os.environ.setdefault("MPLCONFIGDIR", str(user_cache() / "matplotlib"))
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"the report's pictures need matplotlib ({error}): pip install 'modelless[report]'"
-        ) from error
-    del mpl
+    require("matplotlib", "a report with pictures", "pip install 'modelless[report]'")
 
 
 @dataclass(frozen=True, slots=True)

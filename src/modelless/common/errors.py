@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any, ClassVar, Final
 
 _BRACKETS: dict[type, tuple[str, str]] = {
@@ -133,6 +134,20 @@ class EnvironmentUnfitError(ModellessError):
     """The machine cannot do what was asked: a port is taken, an engine missing."""
 
     exit_code = 7
+
+
+def require(module: str, what: str, install: str) -> Any:
+    """The module that ``what`` needs; EnvironmentUnfitError if it is not installed.
+
+    Args:
+        install: what installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise EnvironmentUnfitError(
+            f"{what} needs {module}, which is not installed ({error}): {install}"
+        ) from error
 
 
 class OverloadedError(ModellessError):

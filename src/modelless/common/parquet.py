@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import require
 
 
 def import_pyarrow() -> tuple[Any, Any]:
     """Return pyarrow and pyarrow.parquet; EnvironmentUnfitError if they are not installed."""
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise EnvironmentUnfitError(
-            "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'"
-        ) from None
+    install = "pip install 'modelless[parquet]'"
+    return require("pyarrow", "Parquet", install), require("pyarrow.parquet", "Parquet", install)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 from pydantic import Field
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import InvalidInputError, require
 from modelless.variants.graphs.canonical import at_least_opset, write_model
 from modelless.variants.graphs.weights import attribute, constants, replace
 from modelless.variants.making.calibration import CalibrationData, Feed
@@ -189,10 +189,4 @@ def _writer(model: ModelProto, name: str) -> NodeProto | None:
 
 
 def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            "fine-tune: PyTorch is not installed: pip install torch, https://pytorch.org"
-        ) from error
-    return torch
+    return require("torch", "fine-tune", "pip install torch, https://pytorch.org")

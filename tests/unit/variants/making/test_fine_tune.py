@@ -252,7 +252,7 @@ class TestOperators:
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
 def test_without_pytorch_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(
-        EnvironmentUnfitError, match=r"fine-tune: PyTorch is not.*pip install torch"
+        EnvironmentUnfitError, match=r"fine-tune needs torch.*pip install torch"
     ):
         tuned(PRUNED, FASHION)
     recipe = parse_recipe({"variants": {"tuned": ["prune-magnitude", "fine-tune"], "as-is": []}})
