@@ -188,7 +188,7 @@ def test_a_task_that_takes_no_photos_says_so(tmp_path: Path, spec: TensorSpec) -
 def test_without_pillow_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     (tmp_path / "photo.png").touch()
     with pytest.raises(EnvironmentUnfitError, match=r"modelless\[demo\]"):
         read_tensor(tmp_path / "photo.png", COLOUR)
