@@ -251,9 +251,7 @@ class TestOperators:
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
 def test_without_pytorch_it_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(
-        EnvironmentUnfitError, match=r"fine-tune needs torch.*pip install torch"
-    ):
+    with pytest.raises(EnvironmentUnfitError, match=r"fine-tune needs torch.*pip install torch"):
         tuned(PRUNED, FASHION)
     recipe = parse_recipe({"variants": {"tuned": ["prune-magnitude", "fine-tune"], "as-is": []}})
     refused, other = Builder(tmp_path).build(recipe, FASHION, pictures(64))
