@@ -11,7 +11,7 @@ from modelless.controller.dispatch.messages import CacheHit
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.history.why import context_of, entry_lines, words
-from modelless.variants.store import open_store
+from modelless.variants.store import Store
 from tests.unit.dispatch.world import LADDER, World, make_query
 
 INT8, FP32, LITE2 = LADDER
@@ -36,7 +36,7 @@ def test_a_served_query_in_words() -> None:
     ]
 
 
-def test_a_query_that_the_cache_answered_in_words() -> None:
+def test_a_query_that_the_cache_answered_in_words(store: Store) -> None:
     world = World()
     world.dispatcher.handle(CacheHit(make_query(1, 0.0, latency_ms=30.0), FP32), 0.001)
     receipt = told(world, 1)
@@ -46,9 +46,8 @@ def test_a_query_that_the_cache_answered_in_words() -> None:
     ]
     arrived = datetime.fromisoformat(str(receipt["arrived_at"]))
     loaded = Entry("loaded", LITE2, "wanted", {"worker": "w0", "device_class": "cpu-1"})
-    with open_store("sqlite://") as store:
-        write_entries(store, [(arrived - timedelta(seconds=5), loaded)], 100)
-        assert context_of(store, receipt)[1] == []  # nothing else was looked for
+    write_entries(store, [(arrived - timedelta(seconds=5), loaded)], 100)
+    assert context_of(store, receipt)[1] == []  # nothing else was looked for
 
 
 def test_a_refused_query_in_words() -> None:
@@ -100,27 +99,26 @@ def test_a_query_that_is_served_late_in_words() -> None:
     ]
 
 
-def test_what_was_not_loaded_is_explained_by_the_history() -> None:
+def test_what_was_not_loaded_is_explained_by_the_history(store: Store) -> None:
     world = World()
     world.add_worker(variant_ids=[INT8])
     receipt = told(world, world.ask(latency_ms=30.0))
     arrived = datetime.fromisoformat(str(receipt["arrived_at"]))
     where = {"worker": "w0", "device_class": "cpu-1"}
     evicted = Entry("unload", LITE2, "room-needed", {**where, "for": INT8})
-    with open_store("sqlite://") as store:
-        write_entries(
-            store,
-            [
-                (arrived - timedelta(seconds=300), Entry("load", FP32, "wanted", where)),
-                (arrived - timedelta(seconds=299), Entry("load-failed", FP32, "bad hash", where)),
-                (arrived - timedelta(seconds=12), evicted),
-                (arrived - timedelta(seconds=12), Entry("load", INT8, "wanted", where)),
-                (arrived - timedelta(seconds=5), Entry("load", "other/a/x@1", "wanted", where)),
-                (arrived + timedelta(seconds=5), Entry("load", LITE2, "wanted", where)),
-            ],
-            100,
-        )
-        entries, absent = context_of(store, receipt)
+    write_entries(
+        store,
+        [
+            (arrived - timedelta(seconds=300), Entry("load", FP32, "wanted", where)),
+            (arrived - timedelta(seconds=299), Entry("load-failed", FP32, "bad hash", where)),
+            (arrived - timedelta(seconds=12), evicted),
+            (arrived - timedelta(seconds=12), Entry("load", INT8, "wanted", where)),
+            (arrived - timedelta(seconds=5), Entry("load", "other/a/x@1", "wanted", where)),
+            (arrived + timedelta(seconds=5), Entry("load", LITE2, "wanted", where)),
+        ],
+        100,
+    )
+    entries, absent = context_of(store, receipt)
     assert absent == [
         f"{FP32} was not ready: its load had failed 299.0 s before: bad hash",
         f"{LITE2} was not ready: evicted 12.0 s before for {INT8}: room was needed",

@@ -33,7 +33,7 @@ from modelless.profiler.measure.neighbours import (
 from modelless.profiler.measure.noise import Noise
 from modelless.profiler.measure.records import PairRecords
 from modelless.variants.estimates import Load
-from modelless.variants.store import PairRunRow, open_store
+from modelless.variants.store import PairRunRow, Store
 from modelless.variants.vocabulary import Placement, TensorSpec
 from tests.unit.cli.tiny import tiny_bytes
 
@@ -229,21 +229,20 @@ def test_a_neighbour_helps_nobody() -> None:
     assert replace(PAIRS[0], beside_s=0.008).slowdown == 1.0
 
 
-def test_runs_are_kept_by_machine_and_the_newest_counts(tmp_path: Path) -> None:
-    with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
-        records = PairRecords(store)
-        for run in (*PAIRS, replace(PAIRS[0], fingerprint="elsewhere")):
-            records.add(run)
-        newer = replace(PAIRS[0], beside_s=0.02)
-        records.add(newer)
-        assert records.current("here") == [*PAIRS[1:], newer]
-        records.add(replace(newer, trusted=False))
-        assert records.current("here") == [*PAIRS[1:], newer]
-        with store.transaction() as session:
-            for row in session.query(PairRunRow):
-                row.kind = "idle"
-        with pytest.raises(StoreError, match="--neighbours"):
-            records.current("here")
+def test_runs_are_kept_by_machine_and_the_newest_counts(store: Store) -> None:
+    records = PairRecords(store)
+    for run in (*PAIRS, replace(PAIRS[0], fingerprint="elsewhere")):
+        records.add(run)
+    newer = replace(PAIRS[0], beside_s=0.02)
+    records.add(newer)
+    assert records.current("here") == [*PAIRS[1:], newer]
+    records.add(replace(newer, trusted=False))
+    assert records.current("here") == [*PAIRS[1:], newer]
+    with store.transaction() as session:
+        for row in session.query(PairRunRow):
+            row.kind = "idle"
+    with pytest.raises(StoreError, match="--neighbours"):
+        records.current("here")
 
 
 def real_job(make: Any, path: Path) -> MeasurementJob:
