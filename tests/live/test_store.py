@@ -1,9 +1,13 @@
-"""The store of a running cluster: backed up under load, on PostgreSQL, and for it alone."""
+"""The store of a running cluster: backed up under load, on PostgreSQL, and for it alone.
+
+The cluster on PostgreSQL has advisory policies as well.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -54,7 +58,9 @@ def test_a_cluster_on_postgresql(
     (home / "store.db").unlink()
     monkeypatch.setenv("MODELLESS_STORE_URL", postgresql)
     assert variants(home) == before
-    with cluster(home, config="policies: {scaling: on-demand}\n", marker="postgresql") as up:
+    beside = "{selection: most-accurate-feasible, scaling: fixed}"
+    config = f"policies: {{scaling: on-demand, advisory: {beside}}}\n"
+    with cluster(home, config=config, marker="postgresql") as up:
         ask(up, NAME)
 
         def is_noted() -> bool:
@@ -62,6 +68,14 @@ def test_a_cluster_on_postgresql(
             return f"{NAME}@1" in told
 
         wait_until(is_noted, 60.0)
+
+        def is_advised() -> bool:
+            told = {each["seam"]: each["asked"] for each in up.get("/modelless/status")["advice"]}
+            return set(told) == {"selection", "scaling"}
+
+        wait_until(is_advised, 30.0)
+        with urllib.request.urlopen(f"{up.url}/metrics", timeout=10) as reply:
+            assert b'modelless_advice_total{agrees="no",seam="selection"}' in reply.read()
         made = modelless(home, "store", "backup", str(tmp_path / "backup.zip"))
         assert made.returncode == 0, made.stderr
     restored = tmp_path / "restored"
