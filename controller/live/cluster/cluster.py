@@ -307,11 +307,14 @@ class Cluster:
             no_room = self._lacking.get(f"pools[{number}]")
             if no_room is not None:
                 self._on_stage(f"{no_room} now; not waiting for nodes that have more")
-            deployment.start_pool(self._home, settings, pool, waits=no_room is None)
+            deployment.begin_pool(self._home, settings, pool)
         self._on_stage("starting the gateways")
         if "gateways" in self._lacking:
             self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
         deployment.start_gateways(self._home, settings, doors, count)
+        for number, pool in enumerate(settings.pools):
+            if f"pools[{number}]" not in self._lacking:
+                deployment.await_pool(pool)
         deployment.start_control(self._home, settings)
         self._note_up()
 

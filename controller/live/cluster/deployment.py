@@ -30,7 +30,7 @@ from modelless.controller.live.cluster.serve_app import (
     pool_app,
     pool_app_name,
 )
-from modelless.controller.live.cluster.start_failures import told_by_replicas
+from modelless.controller.live.cluster.start_failures import FAILED, told_by_replicas
 from modelless.controller.live.control.control_link import CONTROL_NAME, NAMESPACE
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.ray_metrics import RayMetrics
@@ -123,22 +123,27 @@ def _new_control(home: Path, settings: Settings) -> Any:
     )
 
 
-def start_pool(home: Path, settings: Settings, pool: PoolSettings, *, waits: bool = True) -> None:
-    """Run the application of one pool, and wait until it does.
+def begin_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
+    """Have the application of one pool started; its workers come when there is room for them."""
+    serve.run_many(
+        [_pool_target(pool, pool_app(home, settings, pool))], wait_for_applications_running=False
+    )
+    _wait_known(pool_app_name(pool.device_class))
+    trim_pool(pool, pool.workers)
 
-    Args:
-        waits: else it is left to itself: its workers come when a node does that they can run on.
+
+def await_pool(pool: PoolSettings) -> None:
+    """Wait until a pool runs.
 
     Raises:
         EnvironmentUnfitError: its workers do not start.
     """
     name = pool_app_name(pool.device_class)
     with told_by_replicas(name, f"the pool of {pool.device_class}"):
-        target = _pool_target(pool, pool_app(home, settings, pool))
-        serve.run_many([target], wait_for_applications_running=waits)
-        if not waits:
-            _wait_known(name)
-    trim_pool(pool, pool.workers)
+        while (status := serve.status().applications[name].status) != "RUNNING":
+            if status in FAILED:
+                raise RuntimeError(f"{name} is {status}")
+            time.sleep(0.1)
 
 
 def _wait_known(app: str, most_s: float = PATIENCE_S) -> None:

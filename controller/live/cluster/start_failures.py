@@ -10,28 +10,19 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.logs import RAY_LOGS
 
+if TYPE_CHECKING:
+    from ray.serve.schema import DeploymentStatusOverview
+
 _MOST_CHARACTERS = 600
-_FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 _ERROR = "Error:\n"
 _FRAME = '  File "'
 _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
-
-
-class DeploymentStatus(Protocol):
-    """The fields of Serve's ``DeploymentStatusOverview`` that are read here."""
-
-    @property
-    def status(self) -> str:
-        """The name of the status."""
-
-    @property
-    def message(self) -> str:
-        """What Serve has to say of it."""
 
 
 @contextmanager
@@ -65,12 +56,12 @@ def _logs() -> str:
     return RAY_LOGS if node is None else str(Path(node.get_logs_dir_path()).resolve())
 
 
-def cause_of(deployments: Mapping[str, DeploymentStatus]) -> str:
+def cause_of(deployments: Mapping[str, DeploymentStatusOverview]) -> str:
     """``deployment: error`` of those that failed; empty if none did."""
     return "; ".join(
         f"{name}: {last_error(deployment.message)}"
         for name, deployment in deployments.items()
-        if deployment.status in _FAILED
+        if deployment.status in FAILED
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from modelless.controller.live.cluster.start_failures import DeploymentStatus, cause_of, last_error
+from modelless.controller.live.cluster.start_failures import cause_of, last_error
 
 RAISED = """\
 The deployment failed to start 3 times in a row. This may be due to a problem with its constructor \
@@ -24,7 +25,7 @@ RuntimeError: Traceback (most recent call last):
 """
 
 
-def deployments(status: str, message: str) -> dict[str, DeploymentStatus]:
+def deployments(status: str, message: str) -> dict[str, Any]:
     return {
         "GatewayReplica": SimpleNamespace(status=status, message=message),
         "Other": SimpleNamespace(status="HEALTHY", message=""),
