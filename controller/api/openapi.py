@@ -418,6 +418,7 @@ def openapi() -> Reply:
     paths["/modelless/quote"] = {"post": quote}
     batch = _operation("/modelless/batches", "Begin an offline run, or go on with it", _BATCH, 404)
     asked = BatchRequest.model_json_schema()
+    asked["properties"]["task"] = _PARTS["name"]
     batch["requestBody"] = {"required": True, "content": _content(asked)}
     paths["/modelless/batches"] = {"post": batch}
     path = "/modelless/batches/{batch_id}/cancel"
