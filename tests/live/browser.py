@@ -57,8 +57,12 @@ class Browser:
 
     def first_paint_ms(self) -> float:
         """When the page first showed something, milliseconds after it was asked for."""
-        entry = "performance.getEntriesByName('first-contentful-paint')[0]"
-        return float(self.run(f"return {entry}.startTime"))
+        times = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+        end_s = time.monotonic() + 10.0
+        while not (found := self.run(f"return {times}")):  # it is loaded before it is painted
+            assert time.monotonic() < end_s, "the page shows nothing"
+            time.sleep(0.05)
+        return float(found[0])
 
     def violations(self, axe: str) -> list[Any]:
         """What axe-core finds in the page that is serious or critical, with where it is.

@@ -10,12 +10,14 @@ const upload = document.getElementById("upload");
 async function ask(event) {
   event.preventDefault();
   const place = document.getElementById("answer");
-  const limits = new FormData(document.querySelector("form[method="get"]"));
+  const limits = new FormData(document.querySelector("form[method=get]"));
   limits.append("token", upload.dataset.token);
   const key = document.getElementById("key").value;
   place.textContent = "It is asked ...";
-  const answer = await fetch(`${upload.action}?${new URLSearchParams(limits)}`,
-    { method: "POST", headers: key ? { authorization: `Bearer ${key}` } : {}, body: document.getElementById("file").files[0], cache: "no-store" });
+  const body = document.getElementById("file").files[0];
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const where = `${upload.action}?${new URLSearchParams(limits)}`;
+  const answer = await fetch(where, { method: "POST", headers, body, cache: "no-store" });
   const text = await answer.text();
   if (answer.headers.get("content-type").startsWith("text/html")) place.innerHTML = text;
   else place.textContent = JSON.parse(text).error;
