@@ -166,7 +166,10 @@ class Mixture:
         self._priors = np.array([share for _, share in members])
         self._groups = groups
         self._usual_deviations = usual_deviations
-        shares = self._weigh(groups)
+        apart = np.minimum(np.abs(self._errors), _MOST_ERROR)
+        by_group = [apart[:, group].mean(axis=1) for group in groups]
+        self._by_group = np.array(by_group).reshape(len(groups), len(members))
+        shares = self._weigh(self._by_group)
         kept = np.flatnonzero(shares > _LEAST_SHARE).tolist()
         self._shares = shares[kept] / shares[kept].sum()
         self._members = [members[number][0] for number in kept]
@@ -206,17 +209,16 @@ class Mixture:
         """
         scores = np.empty(self._errors.shape[1])
         for number, group in enumerate(self._groups):
-            shares = self._weigh([*self._groups[:number], *self._groups[number + 1 :]])
+            shares = self._weigh(np.delete(self._by_group, number, axis=0))
             error, variance = _mix(shares, self._errors[:, group], self._variances[:, group])
             scores[group] = error / np.sqrt(variance)
         return scores
 
-    def _weigh(self, groups: Sequence[IntArray]) -> FloatArray:
-        """Returns the members' shares by the errors of these groups, each of which counts once."""
-        apart = np.minimum(np.abs(self._errors), _MOST_ERROR)
-        total = sum((apart[:, group].mean(axis=1) for group in groups), np.zeros(len(apart)))
-        mean = (total + _USUAL_COUNT * _USUAL_ERROR) / (len(groups) + _USUAL_COUNT)
-        shares = self._priors * _shares(mean, len(groups) / (1.0 + len(groups) / _MOST_ITEMS))
+    def _weigh(self, errors: FloatArray) -> FloatArray:
+        """Returns the members' shares by their mean errors on g groups, shape (g, members)."""
+        count = len(errors)
+        mean = (errors.sum(axis=0) + _USUAL_COUNT * _USUAL_ERROR) / (count + _USUAL_COUNT)
+        shares = self._priors * _shares(mean, count / (1.0 + count / _MOST_ITEMS))
         return np.asarray(shares / shares.sum())
 
 

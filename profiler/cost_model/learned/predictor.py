@@ -164,12 +164,15 @@ class Predictor:
         by_item = self._by_item(shots)
         each = [np.array([shot]) for shot in range(len(shots))]
         is_known = np.isin(self._items[rows], self._items[shots])
+        usual = self._usual_deviations
+        if len(shots) and not self._is_known_device:
+            usual = max(usual, BAND_OF_MEAN)  # other devices predict too well what few shots say
         centre, width = np.empty((2, len(rows)))
         # What an item's other rows tell shows where single measurements are left out.
         for some, groups in ((~is_known, by_item), (is_known, each)):
             if some.any():
                 centre[some], width[some] = self._predict(
-                    Mixture(members, groups, self._usual_deviations), rows[some]
+                    Mixture(members, groups, usual), rows[some]
                 )
         centre = np.clip(centre + self._base_log[rows], -MOST_LOG, MOST_LOG)
         return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
