@@ -64,11 +64,7 @@ def test_endpoints_are_tabled() -> None:
     assert ("GET", "/modelless/receipts/{receipt_id}") in tabled
     filled = [(method, re.sub(r"{\w+}", "imagenet", path)) for method, path in tabled]
     found = {route(method, path).endpoint for method, path in filled}
-    assert found == set(Endpoint) - {
-        Endpoint.NOT_FOUND,
-        Endpoint.METHOD_NOT_ALLOWED,
-        Endpoint.CONSOLE_ACT,  # the forms of its pages
-    }
+    assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
 
 
 def test_the_curl_example_is_a_valid_request() -> None:

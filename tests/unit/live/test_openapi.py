@@ -50,11 +50,7 @@ def test_every_endpoint_is_described_with_its_methods() -> None:
         found.add(route(method.upper(), filled(path)).endpoint)
         named = {each["name"] for each in item.get("parameters", ())}
         assert named == {name.strip("{}") for name in NAMES if name in path}
-    assert found == set(Endpoint) - {
-        Endpoint.NOT_FOUND,
-        Endpoint.METHOD_NOT_ALLOWED,
-        Endpoint.CONSOLE_ACT,  # the forms of its pages
-    }
+    assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
