@@ -82,7 +82,7 @@ def measure(home: Path, port: int, idle_s: float) -> list[float]:
     ready_s = time.monotonic() - began_s
     try:
         time.sleep(LOADS_S if idle_s else 0.0)
-        processes = [read_state(home).pid, *cluster_members(home / "run")]
+        processes = {read_state(home).pid, *cluster_members(home / "run")}
         before = sum(map(cpu_s, processes))
         time.sleep(idle_s)
         idle = (sum(map(cpu_s, processes)) - before) / max(idle_s, 1e-9)
