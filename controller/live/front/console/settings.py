@@ -41,7 +41,8 @@ _SEAMS: Final[Mapping[str, type]] = {
 }  # fmt: skip
 KEYS: Final = (
     *(f"policies.{name}" for name in PolicySettings.model_fields),
-    *("cache.scopes", "cache.max_bytes", "limits.default_latency_ms", "slos", "tenants"),
+    *("cache.scopes", "cache.max_bytes", "feedback.shadow_share", "limits.default_latency_ms"),
+    *("slos", "tenants"),
 )
 """The settings of the page, each a field of its form."""
 
