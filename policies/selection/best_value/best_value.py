@@ -67,7 +67,8 @@ _LOOK_AGAIN_S = 0.1
 _QUEUES_LOOKED_AT = 8
 """The most urgent ones that are compared; more cost time and bring nothing."""
 _QUERIES_LOOKED_AT = 256
-"""In a queue, those before the batch is full; a bound on the time of a decision."""
+_BATCHES_LOOKED_AT = 4
+"""Of a queue, so many queries or full batches at most; a bound on the time of a decision."""
 _SHARED_OUT_EVERY_S = 0.25
 _BATCHES = 10
 """Over so many the time of a batch is averaged."""
@@ -253,7 +254,7 @@ class BestValue(SelectionPolicy):
         suited: list[Suited] = []
         gamble: Batch | None = None
         able: dict[tuple[float, float, int], Suited] = {}
-        looked_at = full = 0  # with so many that any variant may serve, all batches are full
+        looked_at = 0
         now_s, most = asked.now_s, menu.most
         for query in queued:
             limits = query.min_accuracy_percent, query.max_cost_usd, query.items
@@ -268,8 +269,7 @@ class BestValue(SelectionPolicy):
                 queries.append(query)
                 slacks_s.append(slack_s)
                 suited.append(mine)
-                full += mine.is_all
-                if full == most or len(queries) == 2 * most:
+                if len(queries) == _BATCHES_LOOKED_AT * most:
                     break
             elif looked_at == _QUERIES_LOOKED_AT:
                 break

@@ -82,16 +82,16 @@ class Suited:
 
     Attributes:
         rows: whether each variant may, shape (n,).
-        is_any, is_all: whether one of them may, and whether all.
+        is_any: whether one of them may.
         least_s: the least median latency of such a query anywhere, seconds.
         sure_s: the least p95 here, seconds; inf if none may.
     """
 
-    __slots__ = ("_items", "_later", "_menu", "is_all", "is_any", "least_s", "rows", "sure_s")
+    __slots__ = ("_items", "_later", "_menu", "is_any", "least_s", "rows", "sure_s")
 
     def __init__(self, menu: Menu, rows: NDArray[np.bool_], items: int, least_s: float) -> None:
         self._menu, self.rows, self._items, self.least_s = menu, rows, items, least_s
-        self.is_any, self.is_all = bool(rows.any()), bool(rows.all())
+        self.is_any = bool(rows.any())
         self.sure_s = float(menu.sure_s[rows, items - 1].min()) if self.is_any else math.inf
         self._later: tuple[float, FloatArray, FloatArray] | None = None
 
