@@ -229,9 +229,8 @@ def _blocked(
 ) -> FloatArray:
     """Returns the probability that a worker with a placement cannot begin in time, shape (k, v).
 
-    It is the highest of three: that the worker is busy for longer than the query can wait (the wait
-    of an M/M/1 queue), that it is busy with queries of the same task (Erlang's loss of one server),
-    and the share of the task's work that one worker cannot do.
+    It is the higher of two: that the worker is busy for longer than the query can wait (the wait of
+    an M/M/1 queue), and the share of the task's work that one worker cannot do.
     """
     best = gain.argmax(axis=1)[:, None]
     best_s = np.where(service.can, service.time_s, 0.0)
@@ -250,7 +249,6 @@ def _blocked(
     waits = np.minimum((limits_s - alone_s) / mean_s[class_of], 50.0)  # in mean batches
     share = np.minimum(busy, _MOST_BUSY)[class_of]
     late = share * np.exp(-(1.0 - share) * waits)
-    own = erlangs / (1.0 + erlangs) * np.exp(-waits)
     beyond = 1.0 - 1.0 / np.maximum(erlangs, 1.0)
-    highest = np.maximum(np.maximum(late, own), beyond)
+    highest = np.maximum(late, beyond)
     return np.where(service.can, highest.clip(_LEAST_BLOCKED, _MOST_BLOCKED), _MOST_BLOCKED)
