@@ -15,7 +15,7 @@ displaced only if the gain exceeds the loss by a number of standard deviations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,8 @@ from modelless.policies.views import FloatArray
 _LEAST_LEFT = 0.01
 """A load into free room that ends after the horizon counts as if this share of it was left."""
 _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
+_MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
+_WORKERS_A_LOAD = 32  # one of so many takes a load of a task before the next load's worth is found
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class Search:
         self._gain, self._loss = np.zeros(shape), np.zeros(shape)  # points a second
         for number in range(len(tasks)):
             self._update(number)
+        self._most_moves = max(_MOST_MOVES // max(shape[1], 1), 4)
         self._busy_s = np.zeros(shape[1])  # of loads that are planned, one after the other
         self.added: list[int] = []
 
@@ -96,30 +99,58 @@ class Search:
         return left_s
 
     def _fill(self) -> None:
+        """Load the most points a byte, over and over.
+
+        Tasks do not change each other's worth, so each of them loads in every round, on workers of
+        their own.
+        """
         size = np.maximum(self._offer.memory_bytes, 1.0)[:, None]
+        begun = len(self.added)
+        loads = np.zeros(len(self._busy_s), dtype=np.intp)
         while True:
             left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
-            fits = self._now.allowed & (size <= self._now.free_bytes)
+            fits = self._now.allowed & (size <= self._now.free_bytes) & (loads < self._most_moves)
             density = np.where(fits, self._gain * left_s, 0.0) / size
-            row, worker = divmod(int(density.argmax()), density.shape[1])
-            if not density[row, worker] > 0.0:
+            used = np.zeros(len(loads), dtype=np.bool_)
+            for _, row, worker in sorted(self._best_loads(density), reverse=True):
+                if not used[worker]:
+                    used[worker] = True
+                    self._place(row, worker, [])
+            if not used.any():
                 return
-            self._apply(row, worker, [])
+            loads[used] += 1
+            for number in {int(self._task_of[row]) for row in self.added[begun:]}:
+                self._update(number)
+            begun = len(self.added)
+
+    def _best_loads(self, density: FloatArray) -> Iterator[tuple[float, int, int]]:
+        """Yield (density, row, worker) of the best loads of each task, on different workers."""
+        most = max(density.shape[1] // _WORKERS_A_LOAD, 1)
+        for task in self._tasks:
+            best_row = density[task.rows].argmax(axis=0)
+            best = density[task.rows][best_row, np.arange(density.shape[1])]
+            for worker in np.argsort(-best, kind="stable")[:most].tolist():
+                if best[worker] > 0.0 and best[worker] >= best.max() / 2.0:
+                    yield float(best[worker]), int(task.rows[best_row[worker]]), worker
 
     def _displace(self) -> None:
         """Make at most one move on each worker: what loads at once is all that is certain."""
         possible = self._now.allowed & (self._gain > 0.0)
         net = self._net(possible)
+        moves = 0
         for _ in range(_MOST_REJECTED + possible.shape[1]):
             best = int(net.argmax()) if net.size else 0
-            if not (net.size and net.flat[best] > 0.0):
+            if not (net.size and net.flat[best] > 0.0 and moves < self._most_moves):
                 return
             row, worker = divmod(best, net.shape[1])
             gone = self._victims(row, worker)
             if gone is None:
                 net[row, worker] = -np.inf
                 continue
-            self._apply(row, worker, gone)
+            self._place(row, worker, gone)
+            for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+                self._update(number)
+            moves += 1
             possible[:, worker] = False
             net = self._net(possible & np.isfinite(net))
 
@@ -203,7 +234,7 @@ class Search:
             variance += float(self._tasks[number].variance @ change**2)
         return mean - self._confidence_z * math.sqrt(variance)
 
-    def _apply(self, row: int, worker: int, gone: Sequence[int]) -> None:
+    def _place(self, row: int, worker: int, gone: Sequence[int]) -> None:
         now = self._now
         for each in gone:
             now.held[each, worker] = now.movable[each, worker] = now.allowed[each, worker] = False
@@ -217,7 +248,6 @@ class Search:
         for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])
-            self._update(number)
 
 
 class _TaskState:
