@@ -29,6 +29,7 @@ _LEAST_LEFT = 0.01
 """A load into free room that ends after the horizon counts as if this share of it was left."""
 _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
 _MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
+_NEARLY = 0.8  # of the best load's points a byte
 _WORKERS_A_LOAD = 32  # one of so many takes a load of a task before the next load's worth is found
 
 
@@ -99,29 +100,32 @@ class Search:
         return left_s
 
     def _fill(self) -> None:
-        """Load the most points a byte, over and over.
+        """Load the most points a byte, over and over; in the order of the points a byte.
 
-        Tasks do not change each other's worth, so each of them loads in every round, on workers of
-        their own.
+        Tasks do not change each other's worth, so those that are worth nearly as much load in one
+        round, on workers of their own.
         """
         size = np.maximum(self._offer.memory_bytes, 1.0)[:, None]
-        begun = len(self.added)
         loads = np.zeros(len(self._busy_s), dtype=np.intp)
+        added: list[tuple[float, int]] = []
         while True:
             left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
             fits = self._now.allowed & (size <= self._now.free_bytes) & (loads < self._most_moves)
-            density = np.where(fits, self._gain * left_s, 0.0) / size
-            used = np.zeros(len(loads), dtype=np.bool_)
-            for _, row, worker in sorted(self._best_loads(density), reverse=True):
-                if not used[worker]:
-                    used[worker] = True
+            best = sorted(self._best_loads(np.where(fits, self._gain * left_s, 0.0) / size))
+            used: set[int] = set()
+            tasks: set[int] = set()
+            for density, row, worker in reversed(best):
+                if worker not in used and density >= _NEARLY * best[-1][0]:
+                    used.add(worker)
+                    tasks.add(int(self._task_of[row]))
                     self._place(row, worker, [])
-            if not used.any():
+                    added.append((-density, row))
+            if not used:
+                self.added = [row for _, row in sorted(added)]
                 return
-            loads[used] += 1
-            for number in {int(self._task_of[row]) for row in self.added[begun:]}:
+            loads[list(used)] += 1
+            for number in tasks:
                 self._update(number)
-            begun = len(self.added)
 
     def _best_loads(self, density: FloatArray) -> Iterator[tuple[float, int, int]]:
         """Yield (density, row, worker) of the best loads of each task, on different workers."""
@@ -130,7 +134,7 @@ class Search:
             best_row = density[task.rows].argmax(axis=0)
             best = density[task.rows][best_row, np.arange(density.shape[1])]
             for worker in np.argsort(-best, kind="stable")[:most].tolist():
-                if best[worker] > 0.0 and best[worker] >= best.max() / 2.0:
+                if best[worker] > 0.0:
                     yield float(best[worker]), int(task.rows[best_row[worker]]), worker
 
     def _displace(self) -> None:
@@ -148,6 +152,7 @@ class Search:
                 net[row, worker] = -np.inf
                 continue
             self._place(row, worker, gone)
+            self.added.append(row)
             for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
                 self._update(number)
             moves += 1
@@ -244,7 +249,6 @@ class Search:
         now.bytes[row, worker] = self._offer.memory_bytes[row]
         now.free_bytes[worker] -= self._offer.memory_bytes[row]
         self._busy_s[worker] += self._offer.load_s[row]
-        self.added.append(row)
         for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])
