@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from modelless.common.errors import ModellessError, NotFoundError
-from modelless.controller.api import v2_metadata as metadata
 from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.grpc_calls import (
@@ -27,9 +26,7 @@ from modelless.controller.api.grpc_calls import (
 )
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key, secret_of
-from modelless.controller.api.openapi import openapi
 from modelless.controller.api.quotes import parse_quote, quote_document
-from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
 from modelless.controller.api.v2_headers import (
     REQUEST_ID,
     RequestHeaders,
@@ -83,6 +80,7 @@ from modelless.controller.live.front.console.forms import (
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
+from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
 from modelless.controller.live.servable import Servable
@@ -227,13 +225,6 @@ def _operator(key: Key | None) -> str:
     return f"key {key.key_id}" if key is not None else "operators' port"
 
 
-def _not_found(found: Route) -> NotFoundError:
-    return NotFoundError(
-        f"there is no task {found.name!r:.130}, or no version of it that you asked for, for you. "
-        "POST /v2/repository/index lists the tasks"
-    )
-
-
 class V2Frontend:
     """The Open Inference Protocol on top of a dispatcher.
 
@@ -252,6 +243,7 @@ class V2Frontend:
             say.
 
     Attributes:
+        names: what requests may name.
         console: the operators' pages.
         replies: how many replies had each HTTP status, since the gateway's last report.
         is_at_rest: whether no worker is kept just now; the first query starts one.
@@ -284,17 +276,14 @@ class V2Frontend:
         self.on_load_wanted: Callable[[], None] = lambda: None
         self._host = host
         self._catalog = catalog
-        self.servable = servable
+        self.names = Names(catalog, servable, self._access, dispatcher, host)
         self._dispatcher = dispatcher
         self._clock = clock
         self._default_latency_s = settings.limits.default_latency_ms / 1e3
         self._gateway_id = gateway_id
-        self._awaited = catalog.tasks.keys() - servable.not_served.keys()
-        self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._open: dict[int, _Open] = {}
         self._outputs: dict[int, Tensors] = {}
         self._next_query_id = 0
-        self._service = Service()
         self._desk = desk
         self._aside = Aside()
         self._read_aside: dict[int, _ReadAside] = {}
@@ -439,7 +428,7 @@ class V2Frontend:
         key: Key | None,
     ) -> int:
         said = read_headers(headers, self.limits)
-        scope = self._find_served(found, key)
+        scope = self.names.find_served(found, key)
         parse = partial(_parse_body, body, said, self.limits, self._access.slos(key))
         json_bytes = len(body) if said.json_length is None else said.json_length
         is_small = (
@@ -489,7 +478,7 @@ class V2Frontend:
             return self._set_aside(decode, go_on, respond, room)
         message = InferMessage(call.message)
         found = Route(Endpoint.INFER, message.model_name, message.model_version)
-        scope = self._find_served(found, key)
+        scope = self.names.find_served(found, key)
         parse = partial(
             message.parse, self.limits, said.parameters, self._access.slos(key), call.time_left_s
         )
@@ -500,13 +489,6 @@ class V2Frontend:
         return self._read_and_enter(
             found, said, scope, call.arrival_s, key, respond, parse, render_infer_call, is_small
         )
-
-    def _find_served(self, found: Route, key: Key | None) -> Scope:
-        """Return what a query names, if it can be served."""
-        scope = self._resolve(found, key)
-        if not self._is_served(scope.name):
-            self.servable.check(scope)
-        return scope
 
     def _take_feedback(self, body: bytes | memoryview, respond: Respond, owner: str) -> int | None:
         def count(respond: Respond, feedback: Sequence[Feedback]) -> int:
@@ -641,7 +623,7 @@ class V2Frontend:
         """Return what a query would get now; to its tenant's rate, that is a query."""
         said = read_headers(headers, self.limits)
         asked = parse_quote(body, self.limits, said.parameters, self._access.slos(key))
-        scope = self._find_served(Route(Endpoint.QUOTE, asked.task), key)
+        scope = self.names.find_served(Route(Endpoint.QUOTE, asked.task), key)
         tenant = self._access.tenant_of(asked.tenant, asked.slo.priority, key)
         now_s = self._clock()
         self._access.admit(tenant, key, now_s)
@@ -661,47 +643,10 @@ class V2Frontend:
             self._access.books.close(found.owner, cost_usd)
         return found
 
-    def _resolve(self, found: Route, key: Key | None) -> Scope:
-        """Return what a request names.
-
-        Raises:
-            NotFoundError: there is none, or it is another tenant's: the error is the same.
-        """
-        asked = (found.name, found.version)
-        scope = self._scopes.get(asked)
-        if scope is None:
-            try:
-                scope = self._look_up(*asked)
-            except NotFoundError:
-                if self._access.has_private:  # what was probably meant may be another's
-                    raise _not_found(found) from None
-                raise
-            if len(self._scopes) < 4096:
-                self._scopes[asked] = scope
-        if not self._access.sees(scope.name, key):
-            raise _not_found(found)
-        return scope
-
-    def _look_up(self, name: str, version: str | None) -> Scope:
-        if version is not None and name.count("/") < 2:
-            if (
-                version != "1"
-            ):  # the version of the interface, which is all that a task or model has
-                raise NotFoundError(
-                    f"No version of {name!r} is called {version!r}. There is: 1. "
-                    "Variants have versions: name task/model/variant."
-                )
-            version = None
-        scope = self._catalog.resolve(name, version)
-        if "@" in scope.name:
-            self._service.check(scope.name)
-        return scope
-
     def serve(self, service: Service, catalog: Catalog) -> None:
         """Set the versions in service, and the catalog of what new queries may name."""
-        self._service = service
         self._catalog = catalog
-        self._scopes.clear()
+        self.names.serve(service, catalog)
         self._cache.clear()
         self._desk.arms.set_trials(service.trials)
 
@@ -712,45 +657,8 @@ class V2Frontend:
         self._shadows.share = settings.feedback.shadow_share
 
     def _describe(self, found: Route, method: str, path: bytes, key: Key | None) -> Reply:
-        endpoint = found.endpoint
-        if endpoint is Endpoint.SERVER_METADATA:
-            return metadata.server_metadata()
-        if endpoint is Endpoint.OPENAPI:
-            return openapi()
-        if endpoint is Endpoint.HEALTH_LIVE:
-            return metadata.server_live(self._health_problem())
-        if endpoint is Endpoint.HEALTH_READY:
-            not_served = self._visible(self.servable.not_served, None)
-            return metadata.server_ready(self.is_ready and not self.is_draining, not_served)
-        if endpoint is Endpoint.METHOD_NOT_ALLOWED:
-            raise MethodNotAllowedError(method, found.allow)
-        if endpoint is Endpoint.REPOSITORY_INDEX:
-            return metadata.repository_index(
-                metadata.ModelEntry(
-                    name, "", self._is_served(name), self.servable.not_served.get(name, "")
-                )
-                for name in self._visible(self._catalog.tasks, key)
-            )
-        if endpoint is Endpoint.NOT_FOUND:
-            raise NoSuchPathError(path)
-        if endpoint is Endpoint.STATUS:
-            return render_json(dict(self._host.status()))
-        if endpoint is Endpoint.STATISTICS and not found.name:
-            names = [(name, "1", name) for name in self._visible(self._catalog.tasks, key)]
-            return metadata.model_statistics(names, self._host.status().get("statistics", {}))
-        scope = self._resolve(found, key)
-        if endpoint is Endpoint.STATISTICS:
-            version = found.version or ("" if scope.name.count("/") == 2 else "1")
-            named = [(found.name, version, scope.name)]
-            return metadata.model_statistics(named, self._host.status().get("statistics", {}))
-        if endpoint is Endpoint.MODEL_READY:
-            problem = self.servable.problem(scope)
-            return metadata.model_ready(found.name, self._is_served(scope.name), problem)
-        if endpoint is Endpoint.MODEL_CONFIG:
-            return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
-        narrowed = scope.name.count("/") == 2
-        versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
-        return metadata.model_metadata(found.name, scope.task, versions)
+        is_ready = self.is_ready and not self.is_draining
+        return self.names.describe(found, method, path, key, is_ready=is_ready)
 
     def _recent(self) -> list[tuple[str, str]]:
         """Ids and outcomes of the latest queries, the newest first."""
@@ -786,7 +694,7 @@ class V2Frontend:
         return self.console.act(form, _operator(key), headers, respond)
 
     def _pin(self, found: Route, key: Key | None, respond: Respond) -> None:
-        scope = self._resolve(found, key)
+        scope = self.names.resolve(found, key)
         is_load = found.endpoint is Endpoint.LOAD
         self._host.cluster.pin(scope.name, is_load, _operator(key), respond)
 
@@ -804,12 +712,9 @@ class V2Frontend:
             self._host.cluster.batch(respond, act, *asked)
             return
         run = parse_batch(body, self.limits)
-        self._resolve(Route(found.endpoint, run.task), key)
+        self.names.resolve(Route(found.endpoint, run.task), key)
         secret = secret_of(headers) if key is not None else ""
         self._host.cluster.batch(respond, act, run.model_dump(), _owner(key), secret)
-
-    def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
-        return {name: each for name, each in tasks.items() if self._access.sees(name, key)}
 
     def _tell(self, receipt_id: str, key: Key | None, is_owner: bool) -> dict[str, Any]:
         """Return the receipt of one of this gateway's queries, as plain JSON."""
@@ -825,22 +730,8 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every servable task has a ready variant, or gets one on the first query.
-
-        Tasks that came later do not count: while they are loaded, the others are served.
-        """
-        wanted = self._awaited & self._catalog.tasks.keys() - self.servable.not_served.keys()
-        return self.is_at_rest or all(self._is_served(name) for name in wanted)
-
-    def _health_problem(self) -> str:
-        try:
-            self._host.check_health()
-        except RuntimeError as error:
-            return str(error)
-        return ""
-
-    def _is_served(self, scope: str) -> bool:
-        return self._dispatcher.instances.is_served(scope)
+        """Whether every task has a ready variant, or gets one on the first query."""
+        return self.is_at_rest or self.names.are_served
 
     # -- events and effects -------------------------------------------------------------------
 

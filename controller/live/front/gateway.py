@@ -574,7 +574,7 @@ class Gateway:
 
     def _serve(self) -> None:
         served = self._knowledge.served_by(self._service)
-        self.frontend.servable = served.servable()
+        self.frontend.names.servable = served.servable()
         self.frontend.serve(self._service, served.catalog)
 
     def _tell_catalog(self, change: str) -> None:
