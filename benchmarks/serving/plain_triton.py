@@ -12,13 +12,12 @@ import sys
 
 import numpy as np
 import onnxruntime
-from pytriton.decorators import batch
-from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
 
 
 def make_instance(artifact: str) -> object:
     """A function that runs a session of its own, with the thread settings of all peers here."""
+    from pytriton.decorators import batch
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -33,6 +32,9 @@ def make_instance(artifact: str) -> object:
 
 
 if __name__ == "__main__":
+    from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+    from pytriton.triton import Triton, TritonConfig
+
     onnxruntime.disable_telemetry_events()
     artifact, port = sys.argv[1], int(sys.argv[2])
     ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}

@@ -16,6 +16,7 @@ import typer.main
 import yaml
 from packaging.requirements import Requirement
 
+from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.feedback import parse_feedback
 from modelless.controller.api.quotes import parse_quote
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS
@@ -121,7 +122,8 @@ def test_curl_asks_for_something_that_is_there(words: list[str]) -> None:
         ("localhost", defaults.port),
     }
     body = words[words.index("-d") + 1] if "-d" in words else None
-    endpoint = route("POST" if body else "GET", url.path).endpoint
+    is_post = body is not None or "POST" in words
+    endpoint = route("POST" if is_post else "GET", url.path).endpoint
     assert endpoint not in {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
     if endpoint is Endpoint.FEEDBACK:
         assert body
@@ -129,6 +131,9 @@ def test_curl_asks_for_something_that_is_there(words: list[str]) -> None:
     elif endpoint is Endpoint.QUOTE:
         assert body
         assert parse_quote(body.encode(), DEFAULT_LIMITS, {}, {}).task
+    elif endpoint is Endpoint.BATCHES:
+        assert body
+        assert parse_batch(body.encode(), DEFAULT_LIMITS).task
     elif body:
         assert endpoint is Endpoint.INFER
         assert parse_infer(body.encode()).tensors

@@ -39,7 +39,7 @@ def world(**changes: Any) -> WorldFile:
     document = {
         "name": "sizes",
         "seed": 3,
-        "duration_s": 8,
+        "duration_s": 16,
         "devices": [{"name": "cpu-1", "count": 2, "memory_mib": 400}],
         "limits": {"max_batch": 8},
         "tasks": [

@@ -61,7 +61,14 @@ def test_it_proposes_what_is_cheaper_where_it_was_not_searched(tmp_path: Path) -
 
 def test_it_says_that_nothing_is_better(tmp_path: Path) -> None:
     output = tmp_path / "tuned.yaml"
-    found = tune(world(tmp_path), objective="rent", trials=4, seeds=1, output=output)
+    found = tune(
+        world(tmp_path),
+        objective="rent",
+        subject_to=["accuracy>=77"],
+        trials=4,
+        seeds=1,
+        output=output,
+    )
     assert found["proposed"] is None
     assert found["verdict"].startswith("Keep the settings in charge")
     assert not output.exists()

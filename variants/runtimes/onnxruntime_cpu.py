@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _LEAST_KEPT_BYTES: Final = 2**20
 """Smaller graphs are optimised in milliseconds, and their weights are not worth a file."""
-_REVISION: Final = "1"
+_REVISION: Final = "2"
 """Of what is kept of a graph."""
 _GRAPH, _WEIGHTS, _DIGESTS = "graph.onnx", "weights", "digests.json"
 _PROVIDERS: Final = ("CPUExecutionProvider",)
@@ -155,11 +155,11 @@ def _keep_optimised(data: bytes, folder: Path, name: str) -> None:
         graph, weights, digests = (Path(new, each) for each in (_GRAPH, _WEIGHTS, _DIGESTS))
         options = session_options(1)
         options.optimized_model_filepath = str(graph)
-        for entry, value in (
-            ("session.optimized_model_external_initializers_file_name", _WEIGHTS),
-            ("session.save_external_prepacked_constant_initializers", "1"),
-        ):
-            options.add_session_config_entry(entry, value)
+        # (Pre-packed weights are not kept: ONNX Runtime 1.31 crashes on those of some graphs, such
+        # as PP-OCR's. The optimiser lays out convolutions' weights, so these are shared.)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", _WEIGHTS
+        )
         open_graph(data, name, options, _PROVIDERS)
         digest = _digest(weights)
         for other in folder.parent.glob(f"*/{_WEIGHTS}"):

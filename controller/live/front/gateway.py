@@ -540,7 +540,8 @@ class Gateway:
         self._serve()
         self._on_device_change()
         self._tell_of_others()
-        if service.gone != was.gone:  # last: no worker serves them any more
+        # Last: no worker serves them any more. (Nothing ever served what is gone from the start.)
+        if was.token and service.gone != was.gone:
             self._tell_catalog("variants were retired")
         if self._shares:
             self._advise()
@@ -554,9 +555,11 @@ class Gateway:
         except ModellessError as error:
             logger.error("revision %d of the settings: %s", revision, error)
             return
+        self._settings, self._successor.revision = settings, revision
+        if settings == before:
+            return
         if self._tape is not None:
             self._tape.cut("settings were changed")
-        self._settings, self._successor.revision = settings, revision
         self._access.change(settings)
         self.frontend.change(settings)
         was, now = before.policies, settings.policies

@@ -281,7 +281,9 @@ class BestValue(SelectionPolicy):
             return gamble
         pool, idle_s = asked.pool, asked.idle_s
         to_come = pool.to_come(rank(queries[0]))
-        terms = Terms(pool.price, asked.fill, self._miss_points, to_come, idle_s)
+        limit_s = queries[0].deadline_s - queries[0].arrival_s
+        waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
+        terms = Terms(pool.price, max(waited, asked.fill), self._miss_points, to_come, idle_s)
         then_s = np.array(slacks_s) - min(idle_s, self._batch_s)
         later = self._later(suited, then_s, pool.price)
         return best_batch(menu, Line(queries, suited, slacks_s, later), terms)

@@ -63,7 +63,8 @@ class Recency:
 
     def shares(self, at_s: float) -> FloatArray:
         """Returns the trusted share of what was learned of each row, shape (rows,)."""
-        age_s = at_s - self._seen_s
+        with np.errstate(over="ignore"):  # between times that no clock has
+            age_s = at_s - self._seen_s
         half_lives = np.maximum(age_s - _FRESH_S, 0.0) / self._half_life_s
         is_held = (self._held_until > 0.0) & (age_s < _HELD_S)
         half_lives[is_held | (self._held_until > self.outcomes)] = 0.0

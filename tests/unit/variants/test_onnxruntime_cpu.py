@@ -133,13 +133,16 @@ def large_bytes(pooled: str = "ReduceMean") -> bytes:
     random = np.random.default_rng(5)
     weights = [
         numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name)
-        for name, shape in (("wide", (3, 40_000)), ("narrow", (40_000, 4)))
+        for name, shape in (("mixed", (3, 4)), ("table", (80_000, 4)))
     ]
+    weights.append(numpy_helper.from_array(np.array([-1, 1, 4]), "shape"))
     nodes = [
         helper.make_node("Cast", ["image"], ["real"], to=1),
         helper.make_node(pooled, ["real"], ["colour"], axes=[1, 2], keepdims=0),
-        helper.make_node("MatMul", ["colour", "wide"], ["hidden"]),
-        helper.make_node("MatMul", ["hidden", "narrow"], ["scores"]),
+        helper.make_node("MatMul", ["colour", "mixed"], ["hidden"]),
+        helper.make_node("Reshape", ["hidden", "shape"], ["row"]),
+        helper.make_node("Mul", ["row", "table"], ["products"]),
+        helper.make_node("ReduceMean", ["products"], ["scores"], axes=[1], keepdims=0),
     ]
     return bytes(make_model(nodes, weights).SerializeToString())
 
