@@ -101,7 +101,7 @@ COMPARED = {
     "grpc": ("modelless", "grpc"),
     "cache": ("cache",),
 }
-"""What is compared; the ratios are to the first row."""
+"""Systems by comparison; ratios are to the first one."""
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def burst_document(
     client_cpu_s: float,
     memory_bytes: int,
 ) -> dict[str, Any]:
-    """What was sent in the burst, and what came of it.
+    """The queries of the burst and their outcomes.
 
     Args:
         mean_service_s: device time and overhead of a query on an idle system, as estimated.

@@ -66,7 +66,7 @@ def answers_table(answers: Rows) -> Shown:
 
 
 def limits_table(photos: Mapping[str, Any]) -> Shown:
-    """What was chosen under each limit, over all photos; milliseconds are medians."""
+    """The choices under each limit, over all photos; milliseconds are medians."""
     heads = (
         *("asked for", "limits", "chosen", "least accuracy", "labels sane"),
         *("predicted ms", "observed ms"),

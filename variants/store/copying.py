@@ -28,7 +28,7 @@ _OWN: Final = frozenset({LeaseRow.__tablename__, SchemaVersionRow.__tablename__}
 TABLES: Final[tuple[Table, ...]] = tuple(
     table for table in Base.metadata.sorted_tables if table.name not in _OWN
 )
-"""What is copied, in an order in which no row refers to one that is not there yet."""
+"""The tables to copy, in an order in which no row refers to one that is not there yet."""
 
 _STORE, _MANIFEST, _FORMAT = "store.db", "manifest.json", 1
 _MAX_MANIFEST_BYTES: Final = 2**16

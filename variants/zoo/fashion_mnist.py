@@ -116,7 +116,7 @@ class FashionMnist:
         return images.reshape(TEST_COUNT, SIDE_PX, SIDE_PX), labels
 
     def _manifest(self) -> dict[str, Any]:
-        """What is shipped, how it was made and how good it was found to be."""
+        """Returns the description of the shipped networks: how each was made, and its accuracy."""
         document: dict[str, Any] = json.loads(self._read("manifest.json"))
         return document
 

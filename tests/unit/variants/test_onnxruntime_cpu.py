@@ -148,7 +148,7 @@ def large_bytes(pooled: str = "ReduceMean") -> bytes:
 
 
 class TestKeptGraphs:
-    """What was optimised once is mapped from then on."""
+    """A graph is optimised once, and its file is mapped from then on."""
 
     def load(self, folder: Path, data: bytes) -> OnnxRuntimeVariant:
         (folder / "artifact").write_bytes(data)
