@@ -49,7 +49,13 @@ class SelectionPolicy(ABC):
 
     Args:
         batching: how bound queries share batches; None: earliest deadline first.
+
+    Attributes:
+        quantile: of the latency that a query's deadline is compared with; one of ``QUANTILES`` of
+            ``feasibility``. ``select`` and receipts say by it what is too slow.
     """
+
+    quantile: str = "p50"
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
         from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst

@@ -13,6 +13,8 @@ from modelless.variants.vocabulary import Placement
 
 FloatArray = NDArray[np.float64]
 
+_P95_OF_P99 = 1.645 / 2.326  # of a normal variable, from the median
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -42,6 +44,18 @@ class Estimates:
     p99_s: FloatArray
     memory_bytes: FloatArray
     load_s: FloatArray
+
+    @property
+    def p95_s(self) -> FloatArray:
+        """The 95th percentile, shape (n,), seconds; see ``p95_of``."""
+        return p95_of(self.p50_s, self.p99_s)
+
+
+def p95_of(p50_s: FloatArray, p99_s: FloatArray) -> FloatArray:
+    """Returns the 95th percentile of lognormal latencies; inf where it is unknown."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        p95_s = p50_s * np.fmax(p99_s / p50_s, 1.0) ** _P95_OF_P99
+    return np.where(np.isfinite(p95_s), p95_s, np.inf)
 
 
 class CostModel(Protocol):

@@ -300,7 +300,10 @@ def _show_selection(found: Selection) -> None:
         limits += [f"{name} {limit:g}"] if limit is not None else []
     is_any = any(entry["predicted"] for entry in found.candidates)
     show_table(
-        ["", "variant", "device", "accuracy", "p50 ms", "p99 ms", "USD a million", "why"],
+        [
+            *("", "variant", "device", "accuracy", "p50 ms", f"{found.quantile} ms"),
+            *("USD a million", "why"),
+        ],
         [
             (
                 ">" if entry["chosen"] else "",
@@ -308,7 +311,7 @@ def _show_selection(found: Selection) -> None:
                 entry["device_class"],
                 accuracy_text(found.accuracies[entry["variant"]]),
                 f"{_PREDICTED if entry['predicted'] else ''}{entry['p50_ms']:.2f}",
-                f"{_PREDICTED if entry['predicted'] else ''}{entry['p99_ms']:.2f}",
+                f"{_PREDICTED if entry['predicted'] else ''}{entry['planned_ms']:.2f}",
                 f"{entry['cost_usd'] * 1e6:.3g}",
                 entry["why"],
             )

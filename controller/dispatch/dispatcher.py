@@ -409,6 +409,7 @@ class Dispatcher:
                 return self._choose(receipt, now_s, late=late)
         candidates = instances.candidates(query.scope, query.items, now_s, rank(query), query.size)
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
+        receipt.quantile = self.selection.quantile
         # The policy refuses queries that no load could serve.
         if not is_served and is_online:
             is_held = self._pending.hold_query(query, now_s)

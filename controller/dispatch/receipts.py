@@ -12,6 +12,7 @@ import numpy as np
 
 from modelless.controller.dispatch.exploration import FirstChoice
 from modelless.policies.reasons import AnyReason, Reason
+from modelless.policies.selection.feasibility import latency_column
 from modelless.policies.views import Candidates, QueryView
 
 _CHOSEN = ("running", "served", "served-late")
@@ -23,6 +24,7 @@ class Receipt:
 
     Attributes:
         candidates: the candidates of the last choice; None if there was no choice.
+        quantile: of the latency that the policy compares with deadlines.
         row: the chosen row of ``candidates``; None if the query was refused or deferred.
         reason: the reason of the choice or the refusal.
         problem: the error of a policy, for people; empty if there is none.
@@ -45,6 +47,7 @@ class Receipt:
 
     query: QueryView
     candidates: Candidates | None = None
+    quantile: str = "p99"
     row: int | None = None
     reason: AnyReason | None = None
     problem: str = ""
@@ -132,7 +135,7 @@ class Receipt:
                 shown = first.candidates
                 row = shown.row_of(self.variant_id, self.device_class)
         if shown is not None:
-            out["candidates"] = explain_candidates(query, shown, row)
+            out["candidates"] = explain_candidates(query, shown, row, self.quantile)
         return out
 
     def explain_choice(self, most: int = 16) -> dict[str, Any]:
@@ -147,16 +150,16 @@ class Receipt:
         if candidates is None:
             return {"reason": reason, "choice": None, "runners_up": [], "others": 0}
         with np.errstate(invalid="ignore"):
-            finish_s = candidates.free_at_s + candidates.estimates.p99_s
+            finish_s = candidates.free_at_s + latency_column(candidates.estimates, self.quantile)
             misses = (candidates.accuracy_percent < query.min_accuracy_percent).astype(int)
             misses += ~(finish_s <= query.deadline_s)
             misses += candidates.cost_usd > query.max_cost_usd
         order = np.lexsort((candidates.estimates.p50_s, -candidates.accuracy_percent, misses))
         rows = [int(each) for each in order[: most + 1] if each != row][:most]
-        others = explain_candidates(query, candidates, row, rows)
+        others = explain_candidates(query, candidates, row, self.quantile, rows)
         choice = None
         if row is not None:
-            (choice,) = explain_candidates(query, candidates, row, [row])
+            (choice,) = explain_candidates(query, candidates, row, self.quantile, [row])
         for entry in others:
             entry["why"] = why_not(entry, choice)
         count = len(order) - len(others) - (row is not None)
@@ -174,35 +177,40 @@ def why_not(entry: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> str:
         worse.append(f"{chosen['accuracy'] - entry['accuracy']:.1f} points less accurate")
     if entry["cost_usd"] > chosen["cost_usd"]:
         worse.append(f"{entry['cost_usd'] / chosen['cost_usd'] - 1.0:.0%} more expensive")
-    if entry["p99_ms"] > chosen["p99_ms"]:
-        worse.append(f"{entry['p99_ms'] - chosen['p99_ms']:.1f} ms slower")
+    if entry["planned_ms"] > chosen["planned_ms"]:
+        worse.append(f"{entry['planned_ms'] - chosen['planned_ms']:.1f} ms slower")
     return "within the limits, but " + (", ".join(worse) or "the policy prefers another")
 
 
 def explain_candidates(
-    query: QueryView, candidates: Candidates, chosen: int | None, rows: Iterable[int] | None = None
+    query: QueryView,
+    candidates: Candidates,
+    chosen: int | None,
+    quantile: str = "p99",
+    rows: Iterable[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Return candidates, their estimates, and the query's limits that they miss, as plain JSON.
 
-    These rows, or all of them. Latencies are of the query alone, in milliseconds. A candidate is
-    ``too-slow`` if it would be late even without a queue, and ``queue-too-long`` if it is late only
-    because of the queue.
+    These rows, or all of them. Latencies are of the query alone, in milliseconds; ``planned_ms`` is
+    at the policy's quantile. By that a candidate is ``too-slow`` if it would be late even without a
+    queue, and ``queue-too-long`` if it is late only because of the queue.
     """
     explained = []
+    by_row_s = latency_column(candidates.estimates, quantile)
     for row in range(len(candidates.placements)) if rows is None else rows:
         placement = candidates.placements[row]
         accuracy_percent = float(candidates.accuracy_percent[row])
         cost_usd = float(candidates.cost_usd[row])
-        p99_s = float(candidates.estimates.p99_s[row])
+        planned_s = float(by_row_s[row])
         free_at_s = float(candidates.free_at_s[row])
         misses = []
         if accuracy_percent < query.min_accuracy_percent:
             misses.append(Reason.TOO_INACCURATE.value)
-        if not math.isfinite(p99_s):
+        if not math.isfinite(planned_s):
             misses.append(Reason.NOTHING_KNOWN.value)
-        elif query.arrival_s + p99_s > query.deadline_s:
+        elif query.arrival_s + planned_s > query.deadline_s:
             misses.append(Reason.TOO_SLOW.value)
-        elif not free_at_s + p99_s <= query.deadline_s:
+        elif not free_at_s + planned_s <= query.deadline_s:
             misses.append(Reason.QUEUE_TOO_LONG.value)
         if cost_usd > query.max_cost_usd:
             misses.append(Reason.TOO_DEAR.value)
@@ -212,7 +220,8 @@ def explain_candidates(
                 "device_class": placement.device_class,
                 "accuracy": accuracy_percent,
                 "p50_ms": _ms(float(candidates.estimates.p50_s[row])),
-                "p99_ms": _ms(p99_s),
+                "p99_ms": _ms(float(candidates.estimates.p99_s[row])),
+                "planned_ms": _ms(planned_s),
                 "wait_ms": _ms(free_at_s - candidates.now_s),
                 "cost_usd": _finite(cost_usd),
                 "misses": misses,

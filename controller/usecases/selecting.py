@@ -64,6 +64,7 @@ class Selection:
         chosen: the placement that would serve it; None if it is refused.
         reason: of the choice or the refusal; None if the policy waits for more queries.
         refusal: the error that the client would get; None if something was chosen.
+        quantile: of the latency that the policy compares with the deadline: ``planned_ms``.
         candidates: a row each, the most accurate first. Latencies are those of the profile;
             ``predicted`` says whether they are predictions, because nothing was measured at this
             batch size or around it. ``in_service`` is by what factor it took longer than its
@@ -81,6 +82,7 @@ class Selection:
     chosen: Placement | None
     reason: AnyReason | None
     refusal: ModellessError | None
+    quantile: str
     candidates: Sequence[Mapping[str, Any]]
     accuracies: Mapping[str, Accuracy]
     without_profile: Sequence[str]
@@ -94,6 +96,7 @@ class Selection:
             "min_accuracy": self.slo.min_accuracy,
             "max_cost_usd": self.slo.max_cost_usd,
             "policy": self.policy,
+            "quantile": self.quantile,
             "chosen": next((entry for entry in self.candidates if entry["chosen"]), None),
             "reason": self.reason.value if self.reason else None,
             "candidates": list(self.candidates),
@@ -204,6 +207,7 @@ def select(
         chosen,
         receipt.reason if receipt is not None else None,
         refusal,
+        chooser.quantile,
         [
             {
                 **entry,
@@ -213,7 +217,7 @@ def select(
                 "in_service": in_service.get(Placement(entry["variant"], entry["device_class"])),
                 **accuracy_fields(accuracies[entry["variant"]]),
             }
-            for entry in _explain(query, candidates, chosen)
+            for entry in _explain(query, candidates, chosen, chooser.quantile)
         ],
         accuracies,
         sorted(set(variants) - profiled),
@@ -251,10 +255,10 @@ def _until_decided(
 
 
 def _explain(
-    query: QueryView, candidates: Candidates, chosen: Placement | None
+    query: QueryView, candidates: Candidates, chosen: Placement | None, quantile: str
 ) -> list[dict[str, Any]]:
     row = candidates.placements.index(chosen) if chosen in candidates.placements else None
-    rows = explain_candidates(query, candidates, row)
+    rows = explain_candidates(query, candidates, row, quantile)
     for entry in rows:
         choice = rows[row] if row is not None else None
         entry["why"] = "chosen" if entry["chosen"] else why_not(entry, choice)

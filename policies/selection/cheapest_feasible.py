@@ -24,7 +24,7 @@ class CheapestFeasible(SelectionPolicy):
     """Least cost; among equals the more accurate.
 
     Args:
-        quantile: the latency quantile that must fit before the deadline: p50, p90 or p99.
+        quantile: the latency quantile that must fit before the deadline: p50, p90, p95 or p99.
         batching: how bound queries share batches.
     """
 

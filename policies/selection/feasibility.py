@@ -13,7 +13,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.views import Candidates, FloatArray, QueryView
 from modelless.variants.estimates import Estimates
 
-QUANTILES = ("p50", "p90", "p99")
+QUANTILES = ("p50", "p90", "p95", "p99")
 _MOST_S = sys.float_info.max
 
 
@@ -59,7 +59,7 @@ def list_options(query: QueryView, candidates: Candidates, quantile: str) -> Opt
     Args:
         query: the query.
         candidates: its candidates; only their shortlist is considered.
-        quantile: latency quantile to plan with: p50, p90 or p99.
+        quantile: latency quantile to plan with: p50, p90, p95 or p99.
     """
     rows = candidates.shortlist
     accuracy_percent, cost_usd = candidates.accuracy_percent, candidates.cost_usd

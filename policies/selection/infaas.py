@@ -94,8 +94,8 @@ class Infaas(SelectionPolicy):
     will be late.
 
     Args:
-        quantile: the latency quantile that must fit the limit: p50, p90 or p99. The source's own
-            profiles hold means.
+        quantile: the latency quantile that must fit the limit: p50, p90, p95 or p99. The source's
+            own profiles hold means.
         accelerators: device classes to save for tight limits; null: those whose time costs over
             four times that of the cheapest class.
         objective: ``cost``, or ``accuracy`` for the most accurate that fits.

@@ -74,6 +74,8 @@ class Prefix(NamedTuple):
 class LateBinding(SelectionPolicy):
     """Defers on arrival; subclasses choose when a worker is idle."""
 
+    quantile = "p99"
+
     def __init__(self) -> None:
         super().__init__()
         # By scope and items: accuracy and p99 of all rows at the last such arrival.
@@ -82,7 +84,7 @@ class LateBinding(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = list_all_options(query, candidates, "p99")
+        options = list_all_options(query, candidates, self.quantile)
         offer = (options.accuracy_percent, options.latency_s)
         self._offers[query.scope, query.items] = offer
         never = why_never(query, options)

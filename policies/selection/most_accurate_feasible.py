@@ -23,7 +23,7 @@ class MostAccurateFeasible(SelectionPolicy):
     """Highest accuracy; among equals the soonest finished.
 
     Args:
-        quantile: the latency quantile that must fit before the deadline: p50, p90 or p99.
+        quantile: the latency quantile that must fit before the deadline: p50, p90, p95 or p99.
         batching: how bound queries share batches.
     """
 

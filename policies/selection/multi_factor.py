@@ -37,7 +37,7 @@ class MultiFactor(SelectionPolicy):
 
     Args:
         quality, latency, cost, load: weights, of which only the ratios count.
-        quantile: the latency quantile to compare: p50, p90 or p99. The source's is 95 %.
+        quantile: the latency quantile to compare: p50, p90, p95 or p99. The source's is 95 %.
         batching: how bound queries share batches.
     """
 

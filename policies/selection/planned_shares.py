@@ -41,7 +41,7 @@ class PlannedShares(SelectionPolicy):
     Args:
         batching: how bound queries share batches; by default ``proteus-batching``.
         quantile: the latency quantile that must fit before the deadline if the plan gives no
-            placement: p50, p90 or p99.
+            placement: p50, p90, p95 or p99.
     """
 
     def __init__(self, batching: BatchingPolicy | None = None, quantile: str = "p99") -> None:

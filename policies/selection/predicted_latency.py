@@ -39,7 +39,7 @@ class PredictedLatency(SelectionPolicy):
     Args:
         headroom: ``least`` or ``most``, the headroom that is best.
         explore: probability with which the tier without headroom is tried though the other exists.
-        quantile: the latency quantile to predict with: p50, p90 or p99.
+        quantile: the latency quantile to predict with: p50, p90, p95 or p99.
         batching: how bound queries share batches.
     """
 

@@ -33,7 +33,7 @@ class RouteBalance(SelectionPolicy):
 
     Args:
         quality, latency, cost: weights, of which only the ratios count.
-        quantile: the latency quantile to predict with: p50, p90 or p99.
+        quantile: the latency quantile to predict with: p50, p90, p95 or p99.
         batching: how bound queries share batches.
     """
 

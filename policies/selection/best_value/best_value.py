@@ -119,6 +119,8 @@ class BestValue(SelectionPolicy):
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
     """
 
+    quantile = "p95"
+
     def __init__(
         self,
         target_utilisation: float = 0.95,

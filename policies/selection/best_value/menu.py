@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.views import FloatArray, ResidentView
+from modelless.variants.estimates import p95_of
 
-_SURE = 1.645 / 2.326
-"""Latency is taken as lognormal: log p95 is so far from log p50 on the way to log p99."""
 _LATER_SIZES = 5
 """Batch sizes that are considered for a query that is left for later."""
 
@@ -58,9 +57,7 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
     typical_s = np.array([each.p50_s[1 : most + 1] for each in known], np.float64).reshape(shape)
     upper_s = np.array([each.p99_s[1 : most + 1] for each in known], np.float64).reshape(shape)
     typical_s = np.where(typical_s > 0.0, typical_s, np.inf)  # NaN is unknown
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        sure_s = typical_s * np.fmax(upper_s / typical_s, 1.0) ** _SURE
-    sure_s = np.where(np.isfinite(sure_s), sure_s, np.inf)
+    sure_s = p95_of(typical_s, upper_s)
     kept: list[int] = []
     for row in range(len(known)):
         if not (sure_s[kept] <= sure_s[row]).all(axis=1).any():

@@ -101,6 +101,18 @@ def test_every_candidate_is_accounted_for(run: Run, profiled: Path) -> None:
     assert (medium["accuracy"], medium["accuracy_provenance"]) == (75.0, "published")
 
 
+@pytest.mark.parametrize("policy", ["best-value", "most-accurate-feasible", "clockwork", "static"])
+@pytest.mark.parametrize("latency_ms", [9.5, 11.0, 11.5, 39.0, 41.0, 46.0, 47.0, 49.0])
+def test_the_chosen_one_is_not_too_slow(
+    run: Run, profiled: Path, policy: str, latency_ms: float
+) -> None:
+    found = run("select", "-t", "pixels", "--latency-ms", latency_ms, "--policy", policy, "--json")
+    assert found.document["quantile"] in ("p50", "p95", "p99")
+    assert found.document["chosen"]["misses"] == []
+    slow = [row for row in found.document["candidates"] if row["planned_ms"] > latency_ms]
+    assert all(row["misses"] == ["too-slow"] for row in slow)
+
+
 def test_a_person_sees_the_same(run: Run, profiled: Path) -> None:
     ran = run("select", "-t", "pixels", "--latency-ms", 20)
     assert ran.code == 0

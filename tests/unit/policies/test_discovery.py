@@ -245,7 +245,7 @@ def test_a_setting_that_is_no_string() -> None:
 @pytest.mark.parametrize(
     ("specification", "told"),
     [
-        ({"policy": "cheapest-feasible", "quantile": "p95"}, "quantile: got 'p95'; allowed: p50"),
+        ({"policy": "cheapest-feasible", "quantile": "p97"}, "quantile: got 'p97'; allowed: p50"),
         ({"policy": "cheapest-feasible", "quantile": 99}, "quantile: got 99"),
         ({"policy": "most-accurate-feasible", "quantile": None}, "quantile: got None"),
         ({"policy": "cheapest-feasible", "quantile": ["p50"]}, "quantile: got ['p50']"),

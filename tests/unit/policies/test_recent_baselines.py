@@ -225,7 +225,7 @@ def test_a_peak_between_two_decisions_counts() -> None:
         (PredictedLatency, {"headroom": "some"}),
         (PredictedLatency, {"explore": 1.5}),
         (MultiFactor, {"load": math.inf}),
-        (MultiFactor, {"quantile": "p95"}),
+        (MultiFactor, {"quantile": "p97"}),
         (WorkloadVariantAutoscaler, {"interval_s": -1.0}),
         (WorkloadVariantAutoscaler, {"queue": 0.0}),
     ],
