@@ -6,19 +6,21 @@ One run, same cores, same variant, binary tensors, access logs off:
 - serve: plain Ray Serve, two replicas, ``@serve.batch``, at its defaults (imagenet only);
 - serve-tuned: the same with HAProxy and the throughput settings;
 - triton: Triton's C++ server with its Python backend, two instances, dynamic batching without
-  delay; only with ``--triton PYTHON``, an interpreter with ``nvidia-pytriton`` and ``onnxruntime``;
+  delay; with ``--triton PYTHON``, an interpreter with ``nvidia-pytriton`` and ``onnxruntime``;
 - modelless: two gateways with the default policies, asked for the variant by its name;
 - grpc: the same over gRPC;
 - cheapest: as modelless, but asked for the model, whose cheapest variant that is accurate enough
   ``cheapest-feasible`` chooses for every query.
 
     python benchmarks/serving/front_door.py --home HOME [--rounds 3] [--chart FILE.png]
-    python benchmarks/serving/front_door.py --home HOME --compare keys
+    python benchmarks/serving/front_door.py --home HOME --compare keys,receipts,traces,quotes
 
 ``--compare`` alternates modelless as above with modelless with one thing more, and prints the ratio
 of the two: ``keys`` (each query bears one), ``receipts`` (without them on disk), ``traces`` (each
-query is sampled; needs the extra ``otel``), ``grpc`` (instead of HTTP), and ``cache`` (queries that
-do without it, whose answers are kept but not found, and that it answers).
+query is sampled; needs the extra ``otel``), ``quotes`` (another client asks for 10 a second),
+``grpc`` (instead of HTTP), and ``cache`` (queries that do without it, whose answers are kept but
+not found, and that it answers). Several comparisons share the rounds, and every other round goes
+through the systems in the opposite order.
 
 HOME must hold the variant, profiled: ``modelless zoo add imagenet; modelless profile``, or another
 ``--variant``. ``--json FILE`` keeps everything.
@@ -38,10 +40,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +68,7 @@ class System:
         environment: of the server.
         headers: of each request.
         controls: by the header ``cache-control``, what its row is called; one row if empty.
+        quotes_per_s: that another client asks for.
         has_keys: whether each request bears a key.
         is_grpc: whether clients speak gRPC.
         is_choosing: whether queries name the model, not the variant.
@@ -73,6 +78,7 @@ class System:
     environment: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     controls: Mapping[str, str] = field(default_factory=dict)
+    quotes_per_s: float = 0.0
     has_keys: bool = False
     is_grpc: bool = False
     is_choosing: bool = False
@@ -90,6 +96,7 @@ SYSTEMS = {
     "keys": System(has_keys=True),
     "no-receipts": System("history: {{receipts_per_s: 0}}"),
     "traces": System(environment={"OTEL_TRACES_EXPORTER": "console"}, headers=SAMPLED),
+    "quotes": System(quotes_per_s=10.0),
     "grpc": System(is_grpc=True),
     "cache": System("cache: {{scopes: [{task}]}}", controls=CACHE),
 }
@@ -98,10 +105,23 @@ COMPARED = {
     "keys": ("modelless", "keys"),
     "receipts": ("no-receipts", "modelless"),
     "traces": ("modelless", "traces"),
+    "quotes": ("modelless", "quotes"),
     "grpc": ("modelless", "grpc"),
-    "cache": ("cache",),
+    "cache": tuple(CACHE.values()),
 }
-"""Systems by comparison; ratios are to the first one."""
+"""Rows by comparison; ratios are to the first one."""
+
+
+def names_of(known: Mapping[str, object]) -> Callable[[str], list[str]]:
+    """The type of an argument that is a list of names, separated by commas."""
+
+    def names(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := set(found) - known.keys():
+            raise argparse.ArgumentTypeError(f"{unknown}; allowed: {', '.join(known)}")
+        return found
+
+    return names
 
 
 def main() -> None:
@@ -112,20 +132,24 @@ def main() -> None:
     add("--seconds", type=float, default=8.0)
     add("--connections", default="1,16", help="numbers of them, such as 1,16,64")
     add("--variant", default="imagenet/efficientnet-lite0/int8-224")
-    add("--only", default=",".join(PEERS), help=f"of {', '.join(SYSTEMS)}")
-    add("--compare", choices=COMPARED)
+    add("--only", type=names_of(SYSTEMS), default=PEERS, help=f"of {', '.join(SYSTEMS)}")
+    add("--compare", type=names_of(COMPARED), default=(), help=f"of {', '.join(COMPARED)}")
     add("--triton", type=Path, metavar="PYTHON", help="an interpreter with nvidia-pytriton")
     add("--chart", type=Path)
     add("--json", type=Path)
     arguments = parser.parse_args()
-    systems = COMPARED[arguments.compare] if arguments.compare else arguments.only.split(",")
-    systems = [*systems, "triton"] if arguments.triton else systems
+    comparisons = [COMPARED[name] for name in arguments.compare]
+    rows = itertools.chain(*comparisons) if comparisons else arguments.only
+    systems = ["cache" if row in CACHE.values() else row for row in rows]
+    systems = list(dict.fromkeys([*systems, "triton"] if arguments.triton else systems))
+    if "triton" in systems and not arguments.triton:
+        parser.error("--only triton needs --triton PYTHON")
     counts = [int(count) for count in arguments.connections.split(",")]
     results: dict[str, dict[int, list[dict]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         variant = find_variant(arguments.home, arguments.variant)
         for number in range(arguments.rounds):
-            for system in systems:
+            for system in systems[:: -1 if number % 2 else 1]:
                 found = measure(system, arguments, counts, variant, Path(folder))
                 for (row, connections), figures in found.items():
                     results.setdefault(row, {}).setdefault(connections, []).append(figures)
@@ -135,7 +159,7 @@ def main() -> None:
                         f"p99 {figures['p99_ms']:.2f} ms {figures.get('note', '')}",
                         flush=True,
                     )
-    report(results, counts)
+    report(results, counts, comparisons or [tuple(results)])
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     if arguments.chart:
@@ -165,21 +189,26 @@ def draw(results: dict[str, dict[int, list[dict]]], counts: list[int], path: Pat
     path.write_bytes(render_png(bars, (9.0, 4.5)))
 
 
-def report(results: dict[str, dict[int, list[dict]]], counts: list[int]) -> None:
-    """The table: median rate over the rounds, (lowest-highest), ratio to the first row."""
-    first, *_ = results
-    print(f"\n{'':12}" + "".join(f"{count:>33} conn." for count in counts))
-    for row, by_connections in results.items():
-        cells = []
-        for count in counts:
-            rates = [found["per_s"] for found in by_connections[count]]
-            cell = f"{statistics.median(rates):.1f}/s ({min(rates):.0f}-{max(rates):.0f})"
-            if row != first:
-                of_first = [found["per_s"] for found in results[first][count]]
-                ratio = statistics.median(np.divide(rates, of_first).tolist())
-                cell += f" {ratio:.3f} of {first}"
-            cells.append(cell)
-        print(f"{row:12}" + "".join(f"{cell:>39}" for cell in cells))
+def report(
+    results: dict[str, dict[int, list[dict]]], counts: list[int], comparisons: list[tuple[str, ...]]
+) -> None:
+    """Rates, and ratios of rates to those of a first row: the rounds' median (lowest-highest)."""
+
+    def spread(figures: list[float], form: str) -> str:
+        return form.format(statistics.median(figures), min(figures), max(figures))
+
+    def rates(row: str, count: int) -> list[float]:
+        return [found["per_s"] for found in results[row][count]]
+
+    print(f"\n{'':25}" + "".join(f"{count:>20} conn." for count in counts))
+    for row in results:
+        cells = [spread(rates(row, count), "{:.1f}/s ({:.0f}-{:.0f})") for count in counts]
+        print(f"{row:25}" + "".join(f"{cell:>26}" for cell in cells))
+    for first, *others in comparisons:
+        for row in others:
+            ratios = [np.divide(rates(row, c), rates(first, c)).tolist() for c in counts]
+            cells = [spread(each, "{:.3f} ({:.3f}-{:.3f})") for each in ratios]
+            print(f"{f'{row} / {first}':25}" + "".join(f"{cell:>26}" for cell in cells))
 
 
 def find_variant(home: Path, name: str) -> dict:
@@ -229,13 +258,36 @@ def measure(
             (folder / "body").write_bytes(body)
             (folder / "spec").write_text(json.dumps(spec))
             command = [sys.executable, __file__, "--client", str(folder / "spec")]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            with quotes(variant, system.quotes_per_s):
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             this = found[row, connections] = json.loads(out)
             if set(this["statuses"]) != {"200"}:
                 raise SystemExit(f"{row}: not every reply was 200: {this}")
             if spec["marker"] and this["marked"] < this["replies"]:
                 this["note"] = f"({this['marked'] / this['replies']:.1%} by {variant['id']})"
     return found
+
+
+@contextlib.contextmanager
+def quotes(variant: dict, per_s: float) -> Iterator[None]:
+    """Ask for so many quotes a second meanwhile."""
+    done = threading.Event()
+    asked = {"task": variant["name"], "parameters": {"latency_ms": 2000.0}}
+    url = f"http://127.0.0.1:{PORT}/modelless/quote"
+
+    def ask() -> None:
+        while not done.wait(1 / per_s):
+            with urllib.request.urlopen(url, json.dumps(asked).encode()) as reply:
+                reply.read()
+
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(ask) if per_s else None
+        try:
+            yield
+        finally:
+            done.set()
+    if asking is not None:
+        asking.result()  # raises what went wrong
 
 
 def v2_request(variant: dict) -> tuple[bytes, dict[str, str]]:

@@ -28,6 +28,7 @@ from modelless.controller.api.v2_request import (
 from modelless.controller.api.v2_tensors import (
     BYTES,
     NUMBERS,
+    check_text_bytes,
     datatype_of,
     from_binary,
     to_binary,
@@ -38,6 +39,9 @@ LONGEST_S: Final = 3600.0
 
 _MOST_FIELDS: Final = 1024
 """The most fields that a message may have, without the elements of a tensor."""
+
+_MOST_JOINED_BYTES: Final = 1 << 20
+"""Of values that come in several fields: copying them holds the interpreter."""
 
 _CONTENTS: Final[Mapping[str, int]] = {
     "BOOL": 1,
@@ -216,7 +220,7 @@ def _read_tensor(
         entry["shape"] = shape
     if parameters:
         entry["parameters"] = _read_parameters(f"{path}.parameters", parameters)
-    return entry, _joined(contents)
+    return entry, _joined(f"{path}.contents", contents)
 
 
 def _read_shape(path: str, field: pb.WireField, limits: Limits) -> list[int]:
@@ -288,10 +292,11 @@ def _read_contents(
     if datatype == BYTES:
         if len(pieces) != count:
             raise invalid(path, Words(f"{len(pieces)} elements"), f"{count}, as the shape says")
+        check_text_bytes(path, sum(map(len, pieces)))
         strings = np.empty(count, np.object_)
         strings[:] = [bytes(piece) for piece in pieces]
         return strings.reshape(shape)
-    data = _joined(pieces)
+    data = _joined(path, pieces)
     if is_fixed:
         check_size(path, len(data), datatype, shape, count)
         return from_binary(path, data, 0, len(data), datatype, shape)
@@ -301,8 +306,10 @@ def _read_contents(
     return pb.read_integers(path, data, dtype, count).reshape(shape)
 
 
-def _joined(parts: list[memoryview]) -> memoryview:
+def _joined(path: str, parts: list[memoryview]) -> memoryview:
     """Return the parts of one field as one part, which means the same in protobuf."""
+    if len(parts) > 1 and sum(map(len, parts)) > _MOST_JOINED_BYTES:
+        raise invalid(path, Words("many values in pieces"), "one packed field for so many values")
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 

@@ -66,6 +66,8 @@ def _check_weight(text: str, limits: Limits) -> None:
     weight = 0
     for begin in range(0, len(text), _COUNTED_CHARS):  # in pieces: counting holds the interpreter
         piece = text[begin : begin + _COUNTED_CHARS]
+        if len(piece) == _COUNTED_CHARS and piece.isdigit():  # it would be read in one call
+            raise invalid("body", Words(f"a number of {len(piece)} digits"), "shorter numbers")
         weight += sum(piece.count(sign) * bytes_ for sign, bytes_ in _WEIGHTS)
         if weight > limits.max_parsed_bytes:
             raise PayloadTooLargeError(

@@ -25,6 +25,7 @@ class Limits:
         small_message_bytes: of a gRPC message, without raw tensors, that the event loop reads
             itself.
         small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
+        small_reply_elements: of outputs in JSON or as classes that the event loop renders itself.
         max_feedback_bytes: of the body of feedback, and of whatever is no query.
         max_tensors: inputs, and likewise requested outputs.
         max_dims: axes of one tensor.
@@ -39,6 +40,7 @@ class Limits:
     small_json_bytes: int = 16 * 1024
     small_message_bytes: int = 4 * 1024
     small_body_bytes: int = _MIB
+    small_reply_elements: int = 2048
     max_feedback_bytes: int = 256 * 1024
     max_tensors: int = 64
     max_dims: int = 8

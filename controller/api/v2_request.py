@@ -17,7 +17,14 @@ from modelless.controller.api.v2_headers import (
     TENANT_PARAMETER,
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
-from modelless.controller.api.v2_tensors import BYTES, DATATYPES, from_binary, from_json, item_bytes
+from modelless.controller.api.v2_tensors import (
+    BYTES,
+    DATATYPES,
+    check_text_bytes,
+    from_binary,
+    from_json,
+    item_bytes,
+)
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
 
 PROTOCOL_PARAMETERS = (
@@ -261,7 +268,7 @@ def _read_inputs(
     if type(inputs) is not list or not 0 < len(inputs) <= limits.max_tensors:
         raise invalid("inputs", inputs, f"a list of 1 to {limits.max_tensors} tensors")
     tensors: dict[str, NDArray[Any]] = {}
-    strings = 0
+    strings = text_bytes = 0
     for index, entry in enumerate(inputs):
         field = f"inputs[{index}]"
         entry = _read_object(field, entry, _INPUT)
@@ -274,7 +281,10 @@ def _read_inputs(
         strings += count if datatype == BYTES else 0
         if strings > limits.max_strings:
             raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings a request")
-        tensors[name] = read_tensor(field, entry, datatype, shape, count)
+        array = tensors[name] = read_tensor(field, entry, datatype, shape, count)
+        if datatype == BYTES:
+            text_bytes += sum(map(len, array.flat))
+            check_text_bytes(field, text_bytes)
     return tensors
 
 

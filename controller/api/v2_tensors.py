@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.api.v2_errors import Words, invalid
+from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, invalid
 
 NUMBERS: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -41,6 +41,10 @@ _JSON_KINDS: Mapping[str, tuple[frozenset[type], str]] = {
     "i": (frozenset({int}), "whole numbers"),
     "f": (frozenset({int, float}), "numbers"),
 }
+MOST_TEXT_BYTES = 4 << 20
+"""Of all BYTES tensors of a query: each string is copied in one call, which holds the interpreter,
+and may take four times its bytes as text."""
+
 _LENGTH = Struct("<I")
 _SLICE = 1 << 14
 _IN_BINARY = "Send it as binary data."
@@ -174,6 +178,13 @@ def _flatten(field: str, data: object, shape: Sequence[int], count: int) -> list
     return data
 
 
+def check_text_bytes(field: str, size: int) -> None:
+    """Raise PayloadTooLargeError if the strings of BYTES tensors have more bytes than is read."""
+    if size > MOST_TEXT_BYTES:
+        allowed = f"up to {MOST_TEXT_BYTES} bytes of strings in a query"
+        raise PayloadTooLargeError.of(field, Words(f"{size} bytes"), allowed, "Send fewer items.")
+
+
 def _bytes_from_json(field: str, flat: list[Any], shape: list[int]) -> NDArray[Any]:
     array = np.empty(len(flat), np.object_)
     for index, value in enumerate(flat):
@@ -188,6 +199,7 @@ def _bytes_from_json(field: str, flat: list[Any], shape: list[int]) -> NDArray[A
 
 def _bytes_from_binary(field: str, raw: bytes | memoryview, shape: list[int]) -> NDArray[Any]:
     count = math.prod(shape)
+    check_text_bytes(field, len(raw) - 4 * count)
     if 4 * count > len(raw):
         raise invalid(field, Words(f"{len(raw)} bytes"), f"4 or more for each of {count} elements")
     raw, size = bytes(raw), len(raw)

@@ -1,4 +1,4 @@
-"""One thread for what would hold the event loop: large JSON, compressed and large bodies."""
+"""One thread for what would hold the event loop: large JSON, in and out, and large bodies."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Aside:
         """
         if len(self._open) >= MOST_WAITING:
             raise OverloadedError(
-                f"{MOST_WAITING} requests with large JSON or compressed bodies wait to be read; "
-                "try again, or send tensors as plain binary data"
+                f"{MOST_WAITING} requests or replies with large JSON or compressed bodies wait; "
+                "try again, or send and ask for tensors as plain binary data"
             )
         self._last -= 1
         number = self._last

@@ -37,6 +37,7 @@ from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
     Reply,
+    count_elements,
     render_error,
     render_infer,
     render_json,
@@ -213,6 +214,15 @@ def _answer_errors(
     return None
 
 
+def _respond_with(respond: Respond, rendered: tuple[bytes, Headers] | Exception) -> None:
+    if not isinstance(rendered, Exception):
+        respond(Reply(200, *rendered))
+        return
+    if not isinstance(rendered, ModellessError):
+        logger.error("a reply could not be rendered", exc_info=rendered)
+    respond(render_error(rendered))
+
+
 def _request_id(headers: Headers) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == REQUEST_ID), "")
 
@@ -285,7 +295,7 @@ class V2Frontend:
         self._outputs: dict[int, Tensors] = {}
         self._next_query_id = 0
         self._desk = desk
-        self._aside = Aside()
+        self._aside, self._renders = Aside(), Aside()
         self._read_aside: dict[int, _ReadAside] = {}
         self._kept_answers = KeptAnswers(clock)
         self._cache = AnswerCache(settings.cache)
@@ -415,8 +425,9 @@ class V2Frontend:
         return dict(taken)
 
     def close(self) -> None:
-        """Read no more large bodies."""
+        """Read no more large bodies, and render no more large replies."""
         self._aside.close()
+        self._renders.close()
 
     def _infer(
         self,
@@ -807,22 +818,26 @@ class V2Frontend:
         if found.read.request.explain:
             parameters["explanation"] = receipt.explain_choice()
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))
+        render = partial(
+            found.read.render,
+            found.read.request,
+            outputs,
+            model_name=found.model_name,
+            model_version=str(variant.version),
+            parameters=parameters,
+            labels=found.scope.task.labels,
+        )
+        done = partial(_respond_with, found.respond)
+        rendered: tuple[bytes, Headers] | Exception | None = None
         try:
-            body, headers = found.read.render(
-                found.read.request,
-                outputs,
-                model_name=found.model_name,
-                model_version=str(variant.version),
-                parameters=parameters,
-                labels=found.scope.task.labels,
-            )
-            reply = Reply(200, body, headers)
-        except ModellessError as error:
-            reply = render_error(error)
-        except Exception as error:
-            logger.exception("a reply could not be rendered")
-            reply = render_error(error)
-        found.respond(reply)
+            if count_elements(found.read.request, outputs) <= self.limits.small_reply_elements:
+                rendered = render()
+            else:
+                self._renders.begin(render, done)
+        except Exception as error:  # noqa: BLE001  (it is answered)
+            rendered = error
+        if rendered is not None:
+            done(rendered)
         self._desk.count_answer(receipt, outputs, found.scope.task)
         key = found.read.cache_key
         if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:

@@ -18,6 +18,7 @@ from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from modelless.common.errors import DeadlineExceededError, InvalidInputError, ModellessError
 from modelless.controller.api import grpc_messages as messages
+from modelless.controller.api import protobuf as pb
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_limits import Limits
@@ -239,6 +240,20 @@ def test_a_bomb_of_empty_parts_is_refused_at_once() -> None:
     message = messages.pb.write_part(5, many.SerializeToString() + b"\x0a\x01x" + part)
     with pytest.raises(InvalidInputError):
         parse(message)
+
+
+def test_many_values_in_pieces_are_refused_rather_than_joined() -> None:
+    def read(count: int) -> NDArray[Any]:
+        request = triton_request(np.zeros(2 * count, np.uint8))
+        typed(request, np.ones(count, np.uint8))
+        (given_input,) = request.inputs
+        half = service_pb2.ModelInferRequest.InferInputTensor(contents=given_input.contents)
+        whole = given_input.SerializeToString() + half.SerializeToString()
+        return parse(pb.write_part(5, whole)).tensors["x"]
+
+    assert read(500).sum() == 1000
+    with pytest.raises(InvalidInputError, match=r"inputs\[0\].contents: got many values in pieces"):
+        read(1 << 20)
 
 
 def test_memory_is_set_aside_for_packed_numbers_before_they_are_unpacked() -> None:

@@ -6,9 +6,11 @@ import asyncio
 import gc
 import gzip
 import json
+import threading
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ import pytest
 from modelless.controller.api.grpc_calls import SERVICE
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Headers, render_infer
 from modelless.controller.config import Settings
 from modelless.controller.live.front import aside
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from tests.unit.cli.tiny import add_measurements, add_variants
 
-from .front import INFER, Front, query, serving, until
+from .front import INFER, Answer, Front, query, serving, until
 
 MIB = 1 << 20
 
@@ -53,6 +56,8 @@ LISTS = b"[" + b"[]," * (4 * MIB // 3 - 2) + b"[]]"
         (b"{" * 50_000, {}, 413, "take more than"),
         (b'"' + b"a," * MIB + b'"', {}, 413, "take more than"),
         (b"[" + b"0.5," * 100_000 + b"]", {}, 400, "valid JSON"),
+        (b"[" + b"1" * MIB + b"]", {}, 400, "a number of 65536 digits"),
+        (b"[0." + b"1" * MIB + b"]", {}, 400, "a number of 65536 digits"),
     ],
 )
 def test_hostile_json_is_refused_off_the_loop(
@@ -219,6 +224,28 @@ def test_strings_are_bounded_in_all_tensors_together(knowledge: Knowledge, tmp_p
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("sizes", [[5 * MIB], [3 * MIB, 3 * MIB]])
+def test_the_bytes_of_strings_are_bounded_in_all_tensors_together(
+    knowledge: Knowledge, tmp_path: Path, sizes: list[int]
+) -> None:
+    one = {"datatype": "BYTES", "shape": [1]}
+    inputs = [
+        {"name": f"t{number}", **one, "parameters": {"binary_data_size": 4 + size}}
+        for number, size in enumerate(sizes)
+    ]
+    head = json.dumps({"inputs": inputs}).encode()
+    headers = {"inference-header-content-length": str(len(head))}
+    body = head + b"".join(size.to_bytes(4, "little") + bytes(size) for size in sizes)
+
+    async def ask() -> None:
+        async with serving(knowledge, tmp_path) as front:
+            answer = await front.send("POST", INFER, body, headers)
+            assert answer.status == 413
+            assert "4194304 bytes of strings in a query" in answer.document["error"]
+
+    asyncio.run(ask())
+
+
 def test_the_loop_runs_while_large_json_is_parsed(knowledge: Knowledge, tmp_path: Path) -> None:
     numbers = ",".join(["0.12345678"] * 150_528)
     given = f'"name":"image","shape":[1,224,224,3],"datatype":"FP32","data":[{numbers}]'
@@ -239,6 +266,55 @@ def test_the_loop_runs_while_large_json_is_parsed(knowledge: Knowledge, tmp_path
     # The machine may be busy with something else: the best of three says what the code does.
     # Parsed in one piece it is more than 0.7 of the time.
     assert min(asyncio.run(ask()) for _ in range(3)) < 0.4
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("classes", [0, 4])
+def test_long_replies_are_rendered_off_the_loop(
+    knowledge: Knowledge,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    binary: bool,
+    classes: int,
+) -> None:
+    threads: list[int] = []
+
+    def render(*args: Any, **said: Any) -> tuple[bytes, Headers]:
+        threads.append(threading.get_ident())
+        return render_infer(*args, **said)
+
+    monkeypatch.setattr("modelless.controller.live.front.frontend.render_infer", render)
+    wanted = {"name": "scores", "parameters": {"binary_data": binary, "classification": classes}}
+
+    async def ask(items: int) -> Answer:
+        document = json.loads(query((items, 2, 2, 3))) | {"outputs": [wanted]}
+        limits = Limits(small_reply_elements=8)
+        async with serving(knowledge, tmp_path, limits) as front:
+            return await front.send("POST", INFER, json.dumps(document).encode())
+
+    for items in (2, 3):
+        answer = asyncio.run(ask(items))
+        assert answer.document["outputs"][0]["shape"] == [items, 4], answer
+    here = threading.get_ident()
+    assert threads[0] == here
+    assert (threads[1] == here) == (binary and not classes)
+
+
+def test_a_client_that_leaves_before_its_long_reply_leaves_nothing_behind(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    async def ask() -> None:
+        async with serving(knowledge, tmp_path, Limits(small_reply_elements=1)) as front:
+            front.answers_at_once = False
+            asked = asyncio.ensure_future(front.send("POST", INFER, query()))
+            await until(lambda: front.ran)
+            front.finish(front.ran[0])
+            asked.cancel()
+            await until(lambda: not front.frontend.budget.used_bytes)
+            assert not front.has_open
+            assert (await front.send("GET", "/v2")).status == 200
+
+    asyncio.run(ask())
 
 
 def test_a_refused_body_is_freed_at_once(knowledge: Knowledge, tmp_path: Path) -> None:
