@@ -102,8 +102,11 @@ class GatewayReplica:
         del user_config
         self._gateway.take_rank(rank.rank, serve.get_replica_context().world_size)
 
-    def check_health(self) -> None:
-        """Serve asks regularly; raising takes this replica out and starts another."""
+    async def check_health(self) -> None:
+        """Serve asks regularly; raising takes this replica out and starts another.
+
+        (It is async because Serve starts a thread for one that is not.)
+        """
         self._gateway.check_health()
 
     async def __del__(self) -> None:
@@ -156,8 +159,11 @@ class PoolReplica:
         if hasattr(self, "_worker"):
             await self._worker.leave()
 
-    def check_health(self) -> None:
-        """Serve asks regularly; raising takes this replica out and starts another."""
+    async def check_health(self) -> None:
+        """Serve asks regularly; raising takes this replica out and starts another.
+
+        (It is async because Serve starts a thread for one that is not.)
+        """
         self._worker.check_health()
 
 

@@ -68,6 +68,8 @@ REQUEST_IDS = RequestIds()
 """Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 12
+"""Of a request's first read: what follows the head goes straight into the body's memory."""
 _DIRECT_BYTES = 1 << 18
 _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
@@ -171,7 +173,9 @@ class DoorConnection(asyncio.BufferedProtocol):
         del sizehint
         # Bounded: the kernel may go on to fill a large one for as long as the client sends.
         end = self._filled + _DIRECT_BYTES
-        return self._room[self._filled : end] if self._is_direct else self._received
+        if self._is_direct:
+            return self._room[self._filled : end]
+        return self._received if self._headers else self._received[:_HEAD_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._is_direct:
