@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +38,7 @@ DATATYPES: Final[Mapping[np.dtype[Any], str]] = {dtype: name for name, dtype in 
 TEXT: Final = "BYTES"
 """The datatype whose elements are texts."""
 
+_SLICE: Final = 1 << 16
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
 
@@ -138,7 +139,7 @@ def _clean(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
         raise InvalidInputError.of(f"inputs.{spec.name}: datatype", found, spec.datatype + also)
     # The minimum of an array that holds a NaN is NaN: one pass, no temporary array.
     if spec.datatype in _FLOATS and np.isnan(array.min()):
-        raise _bad_value(spec, array, np.isnan(array), "any number, but not NaN")
+        _refuse_bad(spec, array, np.isnan, "any number, but not NaN")
     return np.ascontiguousarray(array)
 
 
@@ -194,23 +195,32 @@ def padded_size(size: int) -> int:
 
 
 def _as_uint8(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    allowed = "0 to 255, as the task takes UINT8"
     largest = array.max()
     if not (array.min() >= 0.0 and largest <= 255.0):  # NaN makes both comparisons false
-        bad = ~((array >= 0.0) & (array <= 255.0))
-        raise _bad_value(spec, array, bad, "0 to 255, as the task takes UINT8")
-    if largest <= 1.0 and (fractions := array != np.rint(array)).any():  # black when rounded
-        raise _bad_value(
-            spec, array, fractions, "0 to 255, as the task takes UINT8; multiply 0 to 1 by 255"
-        )
-    rounded: NDArray[np.uint8] = np.rint(array).astype(np.uint8, order="C")
+        _refuse_bad(spec, array, lambda part: ~((part >= 0.0) & (part <= 255.0)), allowed)
+    if largest <= 1.0:  # fractions would be black when rounded
+        allowed += "; multiply 0 to 1 by 255"
+        _refuse_bad(spec, array, lambda part: part != np.rint(part), allowed)
+    rounded = np.empty(array.shape, np.uint8)
+    np.rint(array, out=rounded, casting="unsafe")  # no temporary array
     return rounded
 
 
-def _bad_value(
-    spec: TensorSpec, array: NDArray[Any], bad: NDArray[np.bool_], allowed: str
-) -> InvalidInputError:
-    index = tuple(int(axis) for axis in np.unravel_index(int(np.argmax(bad)), bad.shape))
-    return InvalidInputError.of(f"inputs.{spec.name}{list(index)}", float(array[index]), allowed)
+def _refuse_bad(
+    spec: TensorSpec,
+    array: NDArray[Any],
+    is_bad: Callable[[NDArray[Any]], NDArray[np.bool_]],
+    allowed: str,
+) -> None:
+    """Raise an error that names the first bad element, if there is one; in slices, to be small."""
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, _SLICE):
+        bad = is_bad(flat[begin : begin + _SLICE])
+        if bad.any():
+            place = np.unravel_index(begin + int(np.argmax(bad)), array.shape)
+            index = [int(axis) for axis in place]
+            raise InvalidInputError.of(f"inputs.{spec.name}{index}", float(array[place]), allowed)
 
 
 def _wrong_names(

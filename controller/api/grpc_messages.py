@@ -32,6 +32,7 @@ from modelless.controller.api.v2_tensors import (
     datatype_of,
     from_binary,
     to_binary,
+    widened_bytes,
 )
 
 LONGEST_S: Final = 3600.0
@@ -194,6 +195,7 @@ class _MessageTensors:
             raise invalid(field, Words("both raw and typed contents"), "one of them")
         raw = self._raw[index]
         check_size(field, len(raw), datatype, shape, count)
+        self._take(widened_bytes(datatype, count))
         return from_binary(field, raw, 0, len(raw), datatype, shape)
 
 

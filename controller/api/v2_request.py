@@ -24,6 +24,7 @@ from modelless.controller.api.v2_tensors import (
     from_binary,
     from_json,
     item_bytes,
+    widened_bytes,
 )
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
 
@@ -111,6 +112,7 @@ def parse_infer(
     limits: Limits = DEFAULT_LIMITS,
     header_parameters: Mapping[str, Any] = _NO_PARAMETERS,
     slos: Mapping[str, Mapping[str, Any]] = _NO_PARAMETERS,
+    take: Callable[[int], None] = lambda _: None,
 ) -> InferRequest:
     """Parse the body of ``POST /v2/models/{name}/infer``.
 
@@ -121,6 +123,7 @@ def parse_infer(
         limits: what is refused as too large.
         header_parameters: parameters that came as headers (``read_headers``).
         slos: limits by name, which a request may name; under "" those of a request that does not.
+        take: sets memory aside for a tensor that is larger than its bytes; may raise.
 
     Raises:
         InvalidInputError: anything malformed, contradictory or unknown; it names the field.
@@ -141,7 +144,7 @@ def parse_infer(
         raise invalid("body", document, "a JSON object")
     if not document.keys() <= _ROOT:
         raise _unknown("", document, _ROOT)
-    source = _BodyTensors(body, json_end, json_length is None)
+    source = _BodyTensors(body, json_end, json_length is None, take)
     request = read_document(document, source.read, limits, header_parameters, slos)
     source.check_end()
     return request
@@ -295,9 +298,13 @@ class _BodyTensors:
         body: all of it.
         offset: where the JSON ends.
         all_json: whether nothing may follow.
+        take: see ``parse_infer``.
     """
 
-    def __init__(self, body: bytes | memoryview, offset: int, all_json: bool) -> None:
+    def __init__(
+        self, body: bytes | memoryview, offset: int, all_json: bool, take: Callable[[int], None]
+    ) -> None:
+        self._take = take
         self._body = body
         self._offset = offset
         self._all_json = all_json
@@ -324,6 +331,7 @@ class _BodyTensors:
             allowed = f"up to {left}, the bytes left in the body"
             raise invalid(field, size, allowed, "The body is cut off or a size is wrong.")
         self._offset += size
+        self._take(widened_bytes(datatype, count))
         return from_binary(field, self._body, self._offset - size, size, datatype, shape)
 
     def check_end(self) -> None:

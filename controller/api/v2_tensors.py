@@ -68,6 +68,11 @@ def item_bytes(datatype: str) -> int | None:
     return dtype.itemsize if dtype is not None else None
 
 
+def widened_bytes(datatype: str, count: int) -> int:
+    """Return the bytes that ``count`` elements in binary take as an array besides their own."""
+    return 4 * count if datatype == BF16 else 0
+
+
 def from_binary(
     field: str, body: bytes | memoryview, offset: int, size: int, datatype: str, shape: list[int]
 ) -> NDArray[Any]:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+import numpy as np
+
 from modelless.common.errors import OverloadedError
 from modelless.controller.api.v2_errors import TooSlowError
 
 GRACE_S: Final = 10.0
 LEAST_BYTES_PER_S: Final = 16_384
 """A body may take ``GRACE_S``, and a second for each so many of its bytes that are there."""
+
+
+def make_room(size_bytes: int) -> memoryview:
+    """Return memory for a body, whose last tensor will be aligned: else it would be copied.
+
+    Its end is aligned, and so is each tensor behind which a multiple of its item's size follows.
+    Pages that the client never fills are never touched.
+    """
+    before = -size_bytes % 8  # as the largest item
+    return np.empty(before + size_bytes, np.uint8)[before:].data
 
 
 def allowed_s(size_bytes: int) -> float:

@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-
 from modelless.common.errors import ModellessError
 from modelless.controller.api.grpc_calls import (
     END,
@@ -32,7 +30,7 @@ from modelless.controller.api.grpc_messages import (
 )
 from modelless.controller.api.v2_errors import Words, invalid
 from modelless.controller.api.v2_reply import Headers, Reply, render_error
-from modelless.controller.live.front.bodies import check_pace
+from modelless.controller.live.front.bodies import check_pace, make_room
 from modelless.controller.live.front.calls import Frontend
 
 MOST_OPEN: Final = 16
@@ -212,7 +210,7 @@ class CallStream:
                 return False
             self._is_compressed, size = read_prefix(bytes(rest[:PREFIX_BYTES]))
             self._frontend.limits.check_body_bytes(PREFIX_BYTES + size, self._path)
-            self._room = np.empty(size, np.uint8).data
+            self._room = make_room(size)
             self._filled = 0
             del rest[:PREFIX_BYTES]
         size = min(len(rest), len(self._room) - self._filled)

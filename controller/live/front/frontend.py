@@ -187,7 +187,7 @@ def _parse_body(
         only_json = said.json_length is None
         most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
         body = decode_body(body, said.content_encoding, most_bytes, take)
-    return parse_infer(body, said.json_length, limits, said.parameters, slos)
+    return parse_infer(body, said.json_length, limits, said.parameters, slos, take)
 
 
 @dataclass(slots=True)

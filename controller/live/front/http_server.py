@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import httptools
-import numpy as np
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.controller.api.grpc_calls import (
@@ -43,7 +42,7 @@ from modelless.controller.api.v2_reply import (
     render_error,
     with_request_id,
 )
-from modelless.controller.live.front.bodies import check_pace
+from modelless.controller.live.front.bodies import check_pace, make_room
 from modelless.controller.live.front.call_stream import CallStream
 from modelless.controller.live.front.calls import Frontend, Respond
 
@@ -236,8 +235,7 @@ class DoorConnection(asyncio.BufferedProtocol):
             if name == b"content-length":
                 self._length = int(value)
                 self._frontend.limits.check_body_bytes(self._length, self._path)
-                # Not zeroed: pages that the client never fills are never touched.
-                self._room = np.empty(self._length, np.uint8).data
+                self._room = make_room(self._length)
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
                 self._transport.write(_CONTINUE)
         if self._path == STREAM and self._method == "POST":
@@ -269,7 +267,7 @@ class DoorConnection(asyncio.BufferedProtocol):
                 if end > size:
                     raise invalid("body", Words("more than one message"), "one message")
             self._frontend.limits.check_body_bytes(size, self._path)
-        room = np.empty(size, np.uint8).data
+        room = make_room(size)
         room[: self._filled] = self._room[: self._filled]
         self._room = room
 

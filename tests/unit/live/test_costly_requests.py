@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import json
+import socket
 import threading
 import time
 import tracemalloc
@@ -36,10 +37,12 @@ def knowledge(tmp_path: Path) -> Knowledge:
     return read_knowledge(tmp_path, Settings())
 
 
-def infer_binary(datatype: str, shape: list[int], raw: bytes) -> tuple[bytes, dict[str, str]]:
+def infer_binary(
+    datatype: str, shape: list[int], raw: bytes, spaces: int = 0
+) -> tuple[bytes, dict[str, str]]:
     size = {"binary_data_size": len(raw)}
     given = {"name": "image", "shape": shape, "datatype": datatype, "parameters": size}
-    head = json.dumps({"inputs": [given]}).encode()
+    head = json.dumps({"inputs": [given]}).encode() + b" " * spaces
     return head + raw, {"inference-header-content-length": str(len(head))}
 
 
@@ -315,6 +318,53 @@ def test_a_client_that_leaves_before_its_long_reply_leaves_nothing_behind(
             assert (await front.send("GET", "/v2")).status == 200
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("spaces", range(4))
+@pytest.mark.parametrize(("datatype", "item_bytes"), [("UINT8", 1), ("FP32", 4)])
+def test_a_query_takes_little_more_memory_than_its_bytes(
+    knowledge: Knowledge, tmp_path: Path, datatype: str, item_bytes: int, spaces: int
+) -> None:
+    shape = [2, 1000, 1000, 3]
+    body, length = infer_binary(datatype, shape, bytes(6_000_000 * item_bytes), spaces)
+    length |= {"host": "localhost", "content-length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in length.items())
+
+    def send(path: Path) -> bytes:  # asyncio would copy the body
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(f"POST {INFER} HTTP/1.1\r\n{head}\r\n".encode())
+            client.sendall(body)
+            return client.recv(15)
+
+    async def ask() -> int:
+        async with serving(knowledge, tmp_path) as front:
+            tracemalloc.start()
+            assert await asyncio.to_thread(send, front.path) == b"HTTP/1.1 200 OK"
+            assert [batch.inputs[0]["image"].shape for batch in front.ran] == [tuple(shape)]
+            return tracemalloc.get_traced_memory()[1]
+
+    try:
+        peak = asyncio.run(ask())
+    finally:
+        tracemalloc.stop()
+    as_uint8 = 6_000_000 if datatype == "FP32" else 0
+    assert peak < len(body) + as_uint8 + 1_000_000
+
+
+def test_tensors_that_are_larger_than_their_bytes_count(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    body, length = infer_binary("BF16", [1, 1000, 1000, 3], bytes(6_000_000))
+
+    async def ask(budget_bytes: int) -> Answer:
+        async with serving(knowledge, tmp_path, budget_bytes=budget_bytes) as front:
+            answer = await front.send("POST", INFER, body, length)
+            assert front.frontend.budget.used_bytes == 0
+            return answer
+
+    assert asyncio.run(ask(18_500_000)).status == 200
+    assert asyncio.run(ask(17_500_000)).status == 429
 
 
 def test_a_refused_body_is_freed_at_once(knowledge: Knowledge, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from modelless.controller.api.v2_limits import Limits
@@ -107,6 +108,26 @@ def test_a_body_is_whole_however_it_is_cut(piece, size):
     assert [asked[3] for asked in frontend.asked] == [body, body]
     assert wire.sent.count(b"HTTP/1.1 200 OK") == 2
     assert not wire.closed
+
+
+@pytest.mark.parametrize("size", range(1000, 1008))
+@pytest.mark.parametrize("is_call", [False, True])
+def test_the_end_of_a_body_is_aligned(size, is_call):
+    frontend = Echo(at_once=False)
+    frontend.on_call = lambda call, respond: frontend.bodies.append(call.message)
+    frontend.on_request = lambda *given: frontend.bodies.append(given[3])
+    frontend.bodies = []
+    connection, _ = connect(frontend)
+    if is_call:
+        message = b"\0" + size.to_bytes(4, "big") + bytes(size)
+        head = b"POST /inference.GRPCInferenceService/ModelInfer HTTP/1.1\r\nhost: x\r\n"
+        head += b"content-type: application/grpc\r\ntransfer-encoding: chunked\r\n\r\n"
+        feed(connection, head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(message), message), 300)
+    else:
+        feed(connection, post(bytes(size)), 300)
+    (body,) = frontend.bodies
+    last = np.frombuffer(body, np.float64, 2, len(body) - 16)
+    assert last.flags.aligned
 
 
 def test_headers_are_lower_case_and_the_first_byte_is_the_arrival():
