@@ -43,7 +43,7 @@ _QUEUES_LOOKED_AT: Final = 128
 _QUERIES_LOOKED_AT: Final = 16  # of a queue; they stand for the others
 
 _EDGES: Final = (-4.0, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0, 16.0)
-_EVERY_S: Final = 0.01  # between two silent quotes
+_EVERY_S: Final = 0.03  # between two silent quotes
 _MOST_OPEN: Final = 512
 _MOST_KINDS: Final = 512
 _PRIOR: Final = 8.0  # silent quotes that the prior counts as

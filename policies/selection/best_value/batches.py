@@ -12,7 +12,7 @@ from modelless.policies.selection.best_value.pools import ToCome
 from modelless.policies.views import FloatArray, QueryView
 
 _ALIKE_POINTS = 1.0
-"""Batches whose gains differ by less are worth the same: the largest of them runs."""
+"""Batches whose gains differ by less are worth the same: the quickest an item runs."""
 
 
 class Line(NamedTuple):
@@ -87,6 +87,7 @@ def best_batch(menu: Menu, line: Line, terms: Terms) -> Batch | None:
         best_by = np.where(is_batch, points, -np.inf) / busy_s
     row, last = divmod(int(best_by.argmax()), len(line.queries))
     best = float(gain[row, last])
-    last = max(last, int(np.flatnonzero(gain[row] >= best - _ALIKE_POINTS)[-1]))
+    alike = np.flatnonzero(gain[row] >= best - _ALIKE_POINTS)[::-1]
+    last = int(alike[(busy_s[row, alike] / items[row, alike]).argmin()])
     chosen = tuple([line.queries[place] for place in can[row, : last + 1].nonzero()[0].tolist()])
     return Batch(best, row, chosen, float(busy_s[row, last]))

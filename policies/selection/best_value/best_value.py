@@ -22,7 +22,7 @@ queries that are not worth the price are served only when nothing else waits. De
 plus, for each query that waits, 1 / time left; so the price rises at once with a burst.
 
 A batch pays for its share of full batches, and for the rest of its time as far as the queries that
-wait would fill a batch of every worker. Of batches worth alike the largest runs.
+wait would fill a batch of every worker. Of batches worth alike the quickest an item runs.
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), and
 the price as the dual of the accuracy-scaling program that Proteus solves (Ahmad et al., ASPLOS
