@@ -25,7 +25,7 @@ from unittest import mock
 
 import numpy as np
 
-from modelless.controller.usecases.predicting import ENGINE_OF_KIND
+from modelless.controller.usecases.measuring.cost_model import ENGINE_OF_KIND
 from modelless.controller.usecases.selecting import select
 from modelless.profiler.cost_model.learned.snapshot import rows_of_groups
 from modelless.profiler.cost_model.learned.training.make_snapshot import fit_groups
@@ -117,7 +117,7 @@ def judge(
             for at in measured:
                 records.add(measurement(mine[at], names[at], facts))
         if known:
-            from modelless.controller.usecases.cost_model import import_profiles
+            from modelless.controller.usecases.measuring.cost_model import import_profiles
 
             write_table(home / "known.csv", known)
             import_profiles([home / "known.csv"], home=home)

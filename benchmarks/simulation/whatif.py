@@ -27,7 +27,11 @@ from modelless import whatif
 from modelless.controller.history.off_policy import FIGURES
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import WorldFile, parse_world
-from modelless.controller.usecases.whatif import simulated_receipts, true_figures, with_policy
+from modelless.controller.usecases.simulation.whatif import (
+    simulated_receipts,
+    true_figures,
+    with_policy,
+)
 
 OTHERS = ("cheapest-feasible", "most-accurate-feasible", "infaas")
 RATES_PER_S = (30.0, 60.0, 90.0)

@@ -16,17 +16,15 @@ from modelless.controller.cli import (
     config,
     cost_model,
     decisions,
-    doctor,
     keys,
     making,
     profiling,
     querying,
     registering,
     simulating,
-    top,
+    status,
     validating,
     versions,
-    whatif,
 )
 from modelless.controller.cli import (
     store as store_commands,
@@ -137,7 +135,7 @@ _add(settings, config.rollback, "rollback")
 app.add_typer(settings, name="config", epilog="Example: modelless config set policies.explore=0.02")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
-    *(registering.variants, profiling.device, profiling.engines, doctor.doctor),
+    *(registering.variants, profiling.device, profiling.engines, status.doctor),
     profiling.profile,
     *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
     *(
@@ -150,14 +148,14 @@ for _command in (
         cluster.up,
     ),
     *(
-        cluster.status,
-        top.top,
+        status.status,
+        status.top,
         cluster.upgrade,
         decisions.history,
         simulating.replay,
         decisions.why,
     ),
-    *(decisions.receipts, whatif.whatif),
+    *(decisions.receipts, decisions.whatif),
     *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
 ):
     _add(app, _command, _command.__name__.replace("_", " "))

@@ -1,4 +1,4 @@
-"""``modelless up``, ``down``, ``status``, ``upgrade`` and ``demo``."""
+"""``modelless up``, ``down``, ``upgrade`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import signal
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,17 +16,15 @@ import typer
 from typer import Option
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import ConfigFile, Url
+from modelless.controller.cli.arguments import ConfigFile
 from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    feedback_text,
-    mebibytes,
     say,
     show_progress,
-    show_table,
 )
+from modelless.controller.cli.status import say_not_served
 from modelless.variants.vocabulary import Task
 
 if TYPE_CHECKING:
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_ELEMENTS: Final = 64
 """Of the tensors of a request that is shown on one line."""
-
-_FRESH_S: Final = 5.0
-"""The control loop tells of the cluster several times within it."""
 
 _FREE_AXIS: Final = 2
 """Length of an axis of any length in such a request."""
@@ -147,23 +141,6 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
         emit(asdict(found))
     else:
         typer.echo(f"{found.url} is down" if found.was_up and found.url else "nothing was up")
-
-
-def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """Show gateways and workers, their loaded variants, memory and load.
-
-    Also shows waiting queries, how good the predictions of latency were, and the outcomes of
-    queries. Exit code 1 if nothing is up.
-
-    Example: modelless status --json
-    """
-    from modelless.controller.usecases.cluster import status as read_status
-
-    found = read_status(url, home=ctx.obj)
-    if as_json:
-        emit(found)
-    else:
-        _show_status(found)
 
 
 def upgrade(
@@ -297,7 +274,7 @@ def _announce(home: Path, settings: Settings, running: Up, *, as_json: bool) -> 
         typer.echo(curl_line(running.url, task))
     if tasks:
         typer.echo(f"modelless infer PHOTO --task {tasks[0].name} --latency-ms 40")
-    _say_not_served(running.not_served)
+    say_not_served(running.not_served)
 
 
 def _tiny_request(task: Task) -> Mapping[str, Any] | None:
@@ -316,121 +293,3 @@ def _tiny_request(task: Task) -> Mapping[str, Any] | None:
     ]
     request: dict[str, Any] = {"inputs": inputs, "parameters": {"latency_ms": 1000}}
     return {**request, "outputs": wanted} if wanted else request
-
-
-def _say_not_served(not_served: Mapping[str, str]) -> None:
-    for reason in not_served.values():
-        say(f"not served: {reason}")
-
-
-def _show_status(found: Mapping[str, Any]) -> None:
-    members = found.get("members", [])
-    queued = sum(member["queued"] for member in members if member["role"] == "gateway")
-    arrivals = sum(member["arrivals_per_s"] for member in members)
-    up_for = f", up for {duration(found['up_s'])}" if "up_s" in found else ""
-    typer.echo(f"{found['url']}{up_for}: {arrivals:.1f} queries/s, {queued} waiting")
-    if found.get("age_s", 0.0) > _FRESH_S:
-        say(f"these figures are {duration(found['age_s'])} old: no control loop tells newer ones")
-    if "store_problem" in found:
-        say(f"the store cannot be read: {found['store_problem']}")
-    if "supervisor" in found:
-        typer.echo(f"supervisor: {found['supervisor']}")
-    show_table(
-        ["member", "role", "device", "loaded", "loading", "MiB used / may", "process MiB",
-         "waiting", "queries/s"],
-        [
-            (
-                member["id"],
-                member["role"] + (", starting" if member.get("is_starting") else ""),
-                " to ".join(filter(None, [member["device_class"], member.get("resizing_to")])),
-                str(len(member["loaded"])),
-                str(len(member["loading"])),
-                f"{mebibytes(member['memory_bytes'])} / {mebibytes(member['memory_budget_bytes'])}",
-                mebibytes(member["resident_bytes"]),
-                str(member["queued"]),
-                f"{member['arrivals_per_s']:.1f}",
-            )
-            for member in members
-        ],
-        right=range(3, 9),
-    )  # fmt: skip
-    for pool in found.get("pools", []):
-        typer.echo(
-            f"pool {pool['pool']}: {pool['asked']} workers asked for, "
-            f"of {pool['min_workers']} to {pool['max_workers']}"
-        )
-    served = found.get("served_by_variant", {})
-    holders = Counter(variant for member in members for variant in member["loaded"])
-    if names := sorted({*served, *holders}):
-        show_table(
-            ["variant", "loaded in", "queries served"],
-            [(name, str(holders[name]), str(served.get(name, 0))) for name in names],
-            right=[1, 2],
-            whole=0,
-        )
-    if predictions := found.get("predictions", []):
-        show_table(
-            ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
-            [
-                (
-                    row["device_class"],
-                    str(row["outcomes"]),
-                    _percent(row["within_p90_percent"]),
-                    _percent(row["within_p99_percent"]),
-                    _percent(row["median_error_percent"]),
-                    str(row["ignored"]),
-                )
-                for row in predictions
-            ],
-            title="predictions",
-            caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what "
-            "cannot be true by the profile",
-            right=range(1, 6),
-        )
-    if feedback := found.get("feedback", []):
-        show_table(
-            ["variant", "stated from", "by feedback", "by tenant"],
-            [
-                (
-                    row["variant"],
-                    _percent(row["stated_low"]),
-                    feedback_text(row),
-                    ", ".join(
-                        f"{name or 'no key'}: {_percent(each['accuracy'])} of {each['items']:g}"
-                        for name, each in row["tenants"].items()
-                    ),
-                )
-                for row in feedback
-            ],
-            title="accuracy by feedback",
-            whole=0,
-        )
-    if outcomes := found.get("outcomes", {}):
-        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-        typer.echo(f"queries: {told}")
-    for member in members:
-        for variant, reason in member.get("failed_loads", {}).items():
-            say(f"{member['id']} could not load {variant}: {reason}")
-        if member.get("quarantine"):
-            say(f"{member['id']} is in quarantine: {member['quarantine']}")
-    _say_not_served(found.get("not_served", {}))
-    for told in found.get("advice", []):
-        often = ", ".join(
-            f"{each['would']} where it did {each['done']} ({each['count']})"
-            for each in told["advice"][:3]
-            if each["would"] != each["done"]
-        )
-        say(
-            f"advisory {told['seam']}: would have done the same {told['agreed']} times of "
-            f"{told['asked']}" + (f"; else {often}" if often else "")
-        )
-    drifted = found.get("drifted", [])
-    for row in drifted:
-        where = f"{row['variant']} on {row['device_class']}"
-        say(f"{where} takes {row['factor']:.2f} times what was measured")
-    if drifted:
-        say("to measure just that again: modelless profile --drifted")
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} %"

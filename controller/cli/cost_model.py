@@ -90,7 +90,7 @@ def evaluate(
     """
     allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
     counts = counts_of("--shots", shots, 0, _MOST_SHOTS, allowed)
-    from modelless.controller.usecases.cost_model import evaluate_cost_model
+    from modelless.controller.usecases.measuring.cost_model import evaluate_cost_model
 
     with show_progress() as progress:
         found = evaluate_cost_model(
@@ -152,7 +152,7 @@ def import_(
 
     Example: modelless costmodel import profiles.csv
     """
-    from modelless.controller.usecases.cost_model import import_profiles
+    from modelless.controller.usecases.measuring.cost_model import import_profiles
 
     found = import_profiles(tables, home=ctx.obj)
     if as_json:
@@ -177,7 +177,10 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:
 
     Example: modelless costmodel list
     """
-    from modelless.controller.usecases.cost_model import list_profile_tables, table_document
+    from modelless.controller.usecases.measuring.cost_model import (
+        list_profile_tables,
+        table_document,
+    )
 
     tables = list_profile_tables(home=ctx.obj)
     if as_json:
@@ -210,7 +213,10 @@ def remove(
 
     Example: modelless costmodel remove profiles.csv
     """
-    from modelless.controller.usecases.cost_model import remove_profile_table, table_document
+    from modelless.controller.usecases.measuring.cost_model import (
+        remove_profile_table,
+        table_document,
+    )
 
     removed = remove_profile_table(name, home=ctx.obj)
     if as_json:
@@ -243,7 +249,7 @@ def predict(
     Example: modelless costmodel predict --model net.onnx --device-class cpu-1
     """
     counts = counts_of("--batches", batches, 1, _MOST_BATCH, f"whole numbers, 1 to {_MOST_BATCH}")
-    from modelless.controller.usecases.predicting import predict_model
+    from modelless.controller.usecases.measuring.cost_model import predict_model
 
     found = predict_model(
         model, device_class=device_class, shots=shots, batches=counts, home=ctx.obj

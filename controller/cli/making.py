@@ -30,8 +30,8 @@ from modelless.controller.cli.screen import (
 from modelless.variants.vocabulary import Precision
 
 if TYPE_CHECKING:
-    from modelless.controller.usecases.family import Member
-    from modelless.controller.usecases.making import MadeFamily
+    from modelless.controller.usecases.registry.family import Member
+    from modelless.controller.usecases.registry.making import MadeFamily
     from modelless.variants.making.fidelity import Fidelity
 
 
@@ -115,7 +115,7 @@ def make(
     make fashion-mnist/cnn-s/fp32-28 --validation test.npz --recipe mine.yaml --engine
     onnxruntime-cpu --json
     """
-    from modelless.controller.usecases.making import make as make_family
+    from modelless.controller.usecases.registry.making import make as make_family
 
     with show_progress() as progress:
         made = make_family(
@@ -158,7 +158,7 @@ def rebuild(
     Examples: modelless rebuild imagenet/mynet/int8; modelless rebuild imagenet/mynet/int8@2
     --output int8.onnx
     """
-    from modelless.controller.usecases.making import rebuild as rebuild_variant
+    from modelless.controller.usecases.registry.making import rebuild as rebuild_variant
 
     made = rebuild_variant(variant, output=output, home=ctx.obj)
     if made.damage:

@@ -30,7 +30,7 @@ from modelless.controller.cli.screen import (
 )
 
 if TYPE_CHECKING:
-    from modelless.controller.usecases.profiling import Machine, Profiles
+    from modelless.controller.usecases.measuring.profiling import Machine, Profiles
     from modelless.profiler.cost_model.slowdowns import PairRun
     from modelless.profiler.devices.microbenchmark import DeviceRates
     from modelless.profiler.measure.measurement import Measurement
@@ -114,7 +114,7 @@ def profile(
     budget_s = None if budget is None else seconds_of("budget", budget)
     target = None if target_error is None else share_of("target-error", target_error)
     names = names_of("device-class", device_class)
-    from modelless.controller.usecases.profiling import profile as measure
+    from modelless.controller.usecases.measuring.profiling import profile as measure
 
     with show_progress() as progress:
         found = measure(
@@ -163,7 +163,7 @@ def profile_report(
     Examples: modelless profile report; modelless profile report imagenet --device-class
     cpu-1,cpu-2 --output imagenet-report; modelless profile report --json > figures.json
     """
-    from modelless.controller.usecases.profile_report import report_profiles
+    from modelless.controller.usecases.measuring.profile_report import report_profiles
 
     folder = output or (None if as_json else _FOLDER)
     with show_progress() as progress:
@@ -188,7 +188,7 @@ def device(ctx: typer.Context, again: Again = False, as_json: Json = False) -> N
 
     Example: modelless device --json
     """
-    from modelless.controller.usecases.profiling import describe_machine
+    from modelless.controller.usecases.measuring.profiling import describe_machine
 
     machine = describe_machine(again=again, home=ctx.obj)
     if as_json:
@@ -214,7 +214,7 @@ def engines(as_json: Json = False) -> None:
 
     Example: modelless engines --json
     """
-    from modelless.controller.usecases.profiling import list_engines
+    from modelless.controller.usecases.measuring.profiling import list_engines
 
     found = list_engines()
     if as_json:

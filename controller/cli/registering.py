@@ -36,7 +36,7 @@ def zoo_list(ctx: typer.Context, as_json: Json = False) -> None:
 
     Example: modelless zoo list --json
     """
-    from modelless.controller.usecases.zoo import list_zoo
+    from modelless.controller.usecases.registry.zoo import list_zoo
 
     rows = list_zoo(ctx.obj)
     if as_json:
@@ -72,7 +72,7 @@ def zoo_add(
 
     Example: modelless zoo add imagenet fashion-mnist
     """
-    from modelless.controller.usecases import zoo
+    from modelless.controller.usecases.registry import zoo
 
     with show_progress() as progress:
         added = zoo.zoo_add(*names, force=force, home=ctx.obj, on_progress=progress)
@@ -180,7 +180,7 @@ def register(
             "--precision", None, ", ".join(Precision), "It goes with --name."
         )
     from modelless.controller.usecases.home import variant_fields
-    from modelless.controller.usecases.registering import register as register_variant
+    from modelless.controller.usecases.registry.registering import register as register_variant
 
     with show_progress() as progress:
         variant = register_variant(
@@ -216,7 +216,7 @@ def variants(
 
     Example: modelless variants imagenet
     """
-    from modelless.controller.usecases.registering import list_variants, remarks_on_sets
+    from modelless.controller.usecases.registry.registering import list_variants, remarks_on_sets
 
     found = list_variants(
         *(scopes or ()), all_versions=all_versions, config=config, home=ctx.obj

@@ -68,7 +68,7 @@ def simulate(
     Examples: modelless simulate benchmarks/worlds/steady.yaml; modelless simulate world.yaml
     --seed 3 --log run.parquet --json
     """
-    from modelless.controller.usecases.simulating import simulate as run
+    from modelless.controller.usecases.simulation.simulating import simulate as run
 
     with show_progress() as progress, others_print_to_stderr():
         figures = run(
@@ -174,8 +174,8 @@ def compare(
     compare --random 300 --set judge --seed 7 --policies modelless,superserve,clockwork
     """
     contenders, loads = names_of("policies", policies), _loads_of(load)
-    from modelless.controller.usecases.comparison.figures import scaling_text
-    from modelless.controller.usecases.simulating import compare as run
+    from modelless.controller.usecases.simulation.comparison_figures import scaling_text
+    from modelless.controller.usecases.simulation.simulating import compare as run
 
     with show_progress() as progress, others_print_to_stderr():
         found = run(
@@ -234,8 +234,8 @@ def tune(
     Examples: modelless up --record run-1; modelless tune --recording run-1 --objective cost
     --subject-to "attainment>=0.99" --subject-to "accuracy>=75" --output tuned.yaml
     """
-    from modelless.controller.usecases.tuning import FIGURES
-    from modelless.controller.usecases.tuning import tune as run
+    from modelless.controller.usecases.simulation.tuning import FIGURES
+    from modelless.controller.usecases.simulation.tuning import tune as run
 
     with show_progress() as progress, others_print_to_stderr():
         found = run(
@@ -278,8 +278,8 @@ def replay(
     Examples: modelless up --record run-1; modelless replay run-1; modelless replay run-1
     --as-world world.yaml && modelless simulate world.yaml
     """
-    from modelless.controller.usecases.simulating import replay as replay_tapes
-    from modelless.controller.usecases.simulating import world_of_recording
+    from modelless.controller.usecases.simulation.simulating import replay as replay_tapes
+    from modelless.controller.usecases.simulation.simulating import world_of_recording
 
     if as_world is not None:
         with others_print_to_stderr():
@@ -324,7 +324,7 @@ def _show_figures(figures: Mapping[str, Any]) -> None:
     rows = [(name, tally) for name, tally in figures["tasks"].items()]
     rows += [(f"tenant {name}", tally) for name, tally in figures["tenants"].items()]
     shown = rows if len(rows) <= 20 else sorted(rows, key=lambda row: -row[1]["violated"])[:20]
-    from modelless.controller.usecases.comparison.figures import plans_text
+    from modelless.controller.usecases.simulation.comparison_figures import plans_text
 
     left_out, latency = len(rows) - len(shown), figures["latency_ms"]
     busy = ", ".join(f"{name} {share:.0%}" for name, share in figures["utilisation"].items())
@@ -364,7 +364,7 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
     """A scenario's table on stdout; failures and what policies did wrong on stderr."""
     from rich.text import Text
 
-    from modelless.controller.usecases.comparison.figures import (
+    from modelless.controller.usecases.simulation.comparison_figures import (
         COLUMNS,
         best_of,
         bound_words,
@@ -401,7 +401,7 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 
 def _show_regret(regret: Mapping[str, Any]) -> None:
     """The first contender's margins, everybody's means, the clearest causes, the worst worlds."""
-    from modelless.controller.usecases.comparison.figures import (
+    from modelless.controller.usecases.simulation.comparison_figures import (
         CAUSE_HEADS,
         CONTENDER_HEADS,
         WORLD_HEADS,

@@ -70,8 +70,8 @@ def validate(
         raise InvalidInputError.of("SCOPE and --task", (scope, task), "one of the two")
     if (data is None) != feedback:
         raise InvalidInputError.of("--data and --feedback", (data, feedback), "one of the two")
-    from modelless.controller.usecases.validating import take_feedback
-    from modelless.controller.usecases.validating import validate as measure
+    from modelless.controller.usecases.registry.validating import take_feedback
+    from modelless.controller.usecases.registry.validating import validate as measure
 
     if data is None:
         options = {"--metric": metric_name, "--sample": sample, "--precision": precision}

@@ -48,7 +48,7 @@ def promote(
 
     Example: modelless promote imagenet/mynet/int8-224@2
     """
-    from modelless.controller.usecases.versions import promote as promote_version
+    from modelless.controller.usecases.registry.versions import promote as promote_version
 
     with show_progress() as progress:
         line = promote_version(version, reason=reason, home=ctx.obj, on_progress=progress)
@@ -68,7 +68,7 @@ def rollback(
 
     Example: modelless rollback imagenet/mynet/int8-224
     """
-    from modelless.controller.usecases.versions import roll_back
+    from modelless.controller.usecases.registry.versions import roll_back
 
     _show_current(roll_back(variant, reason=reason, home=ctx.obj), as_json=as_json)
 
@@ -117,7 +117,7 @@ def canary(
 
     Example: modelless canary imagenet/mynet/int8-224@2 --share 5%
     """
-    from modelless.controller.usecases.versions import begin_canary
+    from modelless.controller.usecases.registry.versions import begin_canary
 
     rules = TrialRules(
         alpha=share_of("--alpha", alpha),
@@ -150,7 +150,7 @@ def canary_status(ctx: typer.Context, url: Url = None, as_json: Json = False) ->
 
     Example: modelless canary status
     """
-    from modelless.controller.usecases.versions import list_canaries
+    from modelless.controller.usecases.registry.versions import list_canaries
 
     with show_progress() as progress:
         trials = list_canaries(url=url, home=ctx.obj, on_progress=progress)
@@ -214,7 +214,7 @@ def remove(
 
     Examples: modelless remove imagenet/mynet/int8-224@2; modelless remove imagenet/mynet
     """
-    from modelless.controller.usecases.versions import remove as remove_name
+    from modelless.controller.usecases.registry.versions import remove as remove_name
 
     found = remove_name(name, reason=reason, home=ctx.obj)
     if as_json:
@@ -246,7 +246,7 @@ def retire(
 
     Examples: modelless retire imagenet/mynet; modelless retire imagenet/mynet --undo
     """
-    from modelless.controller.usecases.versions import retire as retire_name
+    from modelless.controller.usecases.registry.versions import retire as retire_name
 
     found = retire_name(name, undo=undo, reason=reason, home=ctx.obj)
     if as_json:

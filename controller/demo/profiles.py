@@ -9,7 +9,7 @@ from pathlib import Path
 from modelless.common.errors import NotFoundError
 from modelless.controller.cli.screen import show_progress
 from modelless.controller.usecases.home import find_variants, open_home
-from modelless.controller.usecases.profiling import find_jobs, measure_jobs
+from modelless.controller.usecases.measuring.profiling import find_jobs, measure_jobs
 from modelless.controller.usecases.progress import Note
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts

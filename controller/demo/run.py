@@ -51,7 +51,7 @@ from modelless.controller.demo.slos import (
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.client import Client, parameters_of
 from modelless.controller.usecases.progress import Note, Step
-from modelless.controller.usecases.zoo import zoo_add
+from modelless.controller.usecases.registry.zoo import zoo_add
 from modelless.variants.vocabulary import Task
 
 PHOTOS, CLOTHES = "imagenet", "fashion-mnist"

@@ -27,7 +27,7 @@ from modelless.controller.live.key_file import read_keys
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.usecases.cluster import check_exposed, lacking_files
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, path_or_none
-from modelless.controller.usecases.profiling import list_engines
+from modelless.controller.usecases.measuring.profiling import list_engines
 from modelless.profiler.devices.host import read_facts
 from modelless.variants.registry.catalog import Catalog
 

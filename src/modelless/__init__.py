@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modelless.controller.usecases.client import AsyncClient, Client
     from modelless.controller.usecases.cluster import down, status, up
-    from modelless.controller.usecases.making import make
+    from modelless.controller.usecases.measuring.profiling import profile
     from modelless.controller.usecases.offline import batch
-    from modelless.controller.usecases.profiling import profile
-    from modelless.controller.usecases.registering import register
+    from modelless.controller.usecases.registry.making import make
+    from modelless.controller.usecases.registry.registering import register
+    from modelless.controller.usecases.registry.validating import validate
+    from modelless.controller.usecases.registry.zoo import zoo_add
     from modelless.controller.usecases.selecting import select
-    from modelless.controller.usecases.simulating import compare, simulate
-    from modelless.controller.usecases.tuning import tune
-    from modelless.controller.usecases.validating import validate
-    from modelless.controller.usecases.whatif import whatif
-    from modelless.controller.usecases.zoo import zoo_add
+    from modelless.controller.usecases.simulation.simulating import compare, simulate
+    from modelless.controller.usecases.simulation.tuning import tune
+    from modelless.controller.usecases.simulation.whatif import whatif
 
 # ONNX Runtime reads it once, as it is imported, and everything of ours is imported after this.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -64,19 +64,19 @@ _MODULES = {
     "AsyncClient": "client",
     "Client": "client",
     "batch": "offline",
-    "compare": "simulating",
+    "compare": "simulation.simulating",
     "down": "cluster",
-    "make": "making",
-    "profile": "profiling",
-    "register": "registering",
+    "make": "registry.making",
+    "profile": "measuring.profiling",
+    "register": "registry.registering",
     "select": "selecting",
-    "simulate": "simulating",
+    "simulate": "simulation.simulating",
     "status": "cluster",
-    "tune": "tuning",
+    "tune": "simulation.tuning",
     "up": "cluster",
-    "validate": "validating",
-    "whatif": "whatif",
-    "zoo_add": "zoo",
+    "validate": "registry.validating",
+    "whatif": "simulation.whatif",
+    "zoo_add": "registry.zoo",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.usecases.client import Client
-from modelless.controller.usecases.zoo import zoo_add
+from modelless.controller.usecases.registry.zoo import zoo_add
 from modelless.variants.decoding import decode_texts
 from modelless.variants.making.session import Session
 from modelless.variants.signature import check_inputs

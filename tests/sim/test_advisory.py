@@ -11,7 +11,7 @@ from modelless.controller.assembly import build_changed, build_control
 from modelless.controller.config import parse_settings
 from modelless.controller.control.advice import NOTE_S, AdviceTotals
 from modelless.controller.control.messages import EntryKind
-from modelless.controller.usecases.simulating import simulate
+from modelless.controller.usecases.simulation.simulating import simulate
 from modelless.policies import advisory
 from modelless.policies.advisory import MOST_KINDS, MOST_PER_S, SWITCHED_OFF, Advisory
 from modelless.policies.seams import ScalingPolicy, SelectionPolicy

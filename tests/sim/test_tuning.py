@@ -11,8 +11,8 @@ import yaml
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import load_settings
 from modelless.controller.sim.worlds.world import parse_world
-from modelless.controller.usecases import tuning
-from modelless.controller.usecases.tuning import Bound, bounds_of, tune
+from modelless.controller.usecases.simulation import tuning
+from modelless.controller.usecases.simulation.tuning import Bound, bounds_of, tune
 from modelless.policies.discovery import BUILT_IN, build_policy
 from modelless.policies.systems import SEAMS
 from tests.unit.replay.session import record_device, record_gateway, snapshot

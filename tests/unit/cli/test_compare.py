@@ -26,7 +26,7 @@ from modelless.controller.sim.compare.pictures import (
     frontier_chart,
     interval_chart,
 )
-from modelless.controller.usecases.comparison.figures import (
+from modelless.controller.usecases.simulation.comparison_figures import (
     COLUMNS,
     best_of,
     cell_of,
@@ -34,7 +34,7 @@ from modelless.controller.usecases.comparison.figures import (
     notes_of,
     plans_text,
 )
-from modelless.controller.usecases.comparison.page import render_page
+from modelless.controller.usecases.simulation.comparison_page import render_page
 from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run

@@ -397,7 +397,7 @@ def test_a_damaged_package_is_told(run: Run, table: Path, monkeypatch: pytest.Mo
     def damaged() -> object:
         return prior_module.parse_prior(b"{}", "the package's prior.json")
 
-    monkeypatch.setattr("modelless.controller.usecases.cost_model.shipped_prior", damaged)
+    monkeypatch.setattr("modelless.controller.usecases.measuring.cost_model.shipped_prior", damaged)
     with pytest.raises(InvalidInputError):
         damaged()
     refused(evaluated(run, table), "the package's prior.json", "Install modelless again")

@@ -49,7 +49,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found = rates(trusted=False, noise=3.0) if not again else DeviceRates(threads=1)
         return {device.name: found for device in devices}
 
-    monkeypatch.setattr("modelless.controller.usecases.profiling.describe_devices", describe)
+    monkeypatch.setattr(
+        "modelless.controller.usecases.measuring.profiling.describe_devices", describe
+    )
     return calls
 
 

@@ -90,7 +90,7 @@ def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home:
 
 def test_every_kind_that_is_noted_can_be_asked_for() -> None:
     from modelless.controller.live import revisions
-    from modelless.controller.usecases import registering, zoo
+    from modelless.controller.usecases.registry import registering, zoo
     from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
     from modelless.variants.registry import outcomes, promotion

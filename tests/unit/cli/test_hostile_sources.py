@@ -83,7 +83,7 @@ def test_another_metric_than_the_tasks_is_refused(run: Run, registered: Path, di
 def test_register_without_a_name_makes_the_family(
     run: Run, home: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelless.controller.usecases.making._profile", lambda *_: {})
+    monkeypatch.setattr("modelless.controller.usecases.registry.making._profile", lambda *_: {})
     ran = run(
         "register", f"{HERE}:instance", "--task", "digits", "--model", "m",
         "--validation", digits, "--engine", "onnxruntime-cpu", "--json",

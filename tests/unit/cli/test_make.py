@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from sqlalchemy import select
 
 from modelless.common.files import held
-from modelless.controller.usecases import family as family_module
+from modelless.controller.usecases.registry import family as family_module
 from modelless.profiler.measure.noise import HostNoise, Noise
 from modelless.profiler.measure.records import Records
 from modelless.variants.making.origins import MADE, find_origin

@@ -93,7 +93,9 @@ def test_the_device_is_measured_first_unless_time_is_short(
         asked.append([device.name for device in devices])
         return {}
 
-    monkeypatch.setattr("modelless.controller.usecases.profiling.describe_devices", describe)
+    monkeypatch.setattr(
+        "modelless.controller.usecases.measuring.profiling.describe_devices", describe
+    )
     assert run("profile", "--json", "--budget", "90s").code == 0
     assert asked == [["cpu-1"]]
     found = run("profile", "--json", "--budget", "5s").document
@@ -172,7 +174,9 @@ def test_what_is_not_trusted_is_marked(run: Run, registered: Path) -> None:
         Records(registry.store).add(measurement(SMALL, 1, 5.0, trusted=False))
         Records(registry.store).add(measurement(SMALL, 2, 10.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelless.controller.usecases.profiling.run_campaign", _measured_nothing)
+        patch.setattr(
+            "modelless.controller.usecases.measuring.profiling.run_campaign", _measured_nothing
+        )
         ran = run("profile", SMALL)
     assert "5.00/6.00 *" in ran.out
     assert "10.0/12.0  " in ran.out
@@ -192,7 +196,9 @@ def test_an_interruption_keeps_what_was_measured(
         records.add(measurement(SMALL, 1, 5.0))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modelless.controller.usecases.profiling.run_campaign", interrupted)
+    monkeypatch.setattr(
+        "modelless.controller.usecases.measuring.profiling.run_campaign", interrupted
+    )
     ran = run("profile")
     assert (ran.code, ran.out) == (130, "")
     assert "goes on from here" in ran.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.usecases.profiling import find_jobs
+from modelless.controller.usecases.measuring.profiling import find_jobs
 from modelless.profiler.devices.device import default_device_classes
 from modelless.variants.registry.outcomes import latest_item_texts
 from modelless.variants.registry.registry import open_registry

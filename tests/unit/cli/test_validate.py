@@ -182,7 +182,9 @@ def test_what_was_measured_before_an_interruption_is_kept(
             raise KeyboardInterrupt
         return measure(*args, **options)
 
-    monkeypatch.setattr("modelless.controller.usecases.validating.measure_accuracy", interrupted)
+    monkeypatch.setattr(
+        "modelless.controller.usecases.registry.validating.measure_accuracy", interrupted
+    )
     ran = run("validate", "pixels", "--data", data)
     assert ran.code == 130
     assert "1 of 3 variants were measured; that is kept" in ran.err
@@ -194,7 +196,7 @@ def test_what_was_measured_before_an_interruption_is_kept(
 def test_runs_at_the_same_time_leave_the_store_whole(
     run: Run, registered: Path, data: Path
 ) -> None:
-    from modelless.controller.usecases.validating import keep_measured
+    from modelless.controller.usecases.registry.validating import keep_measured
     from modelless.variants.metrics import find_metric
     from modelless.variants.validation import open_validation_set
 

@@ -10,8 +10,8 @@ import yaml
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.history.off_policy import FIGURES
-from modelless.controller.usecases.simulating import read_world
-from modelless.controller.usecases.whatif import (
+from modelless.controller.usecases.simulation.simulating import read_world
+from modelless.controller.usecases.simulation.whatif import (
     find_ratios,
     simulated_receipts,
     true_figures,

@@ -34,10 +34,10 @@ from modelless.controller.sim.worlds.arrivals import TraceArrivals
 from modelless.controller.sim.worlds.random_worlds import QUERIES, RandomSet, draw_world
 from modelless.controller.sim.worlds.world import World as CheckedWorld
 from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
-from modelless.controller.usecases.comparison.page import render_page, render_regret_page
 from modelless.controller.usecases.decisions import check_receipts_file, export_receipts
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.controller.usecases.simulation.comparison_page import render_page, render_regret_page
 
 World = AnyPath | Mapping[str, Any]
 """A world file, or its content."""

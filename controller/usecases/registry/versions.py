@@ -11,9 +11,9 @@ from modelless.controller.control.canary_verdict import TrialEvidence, status_of
 from modelless.controller.history.audit import note_act
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.cluster import status as read_status
-from modelless.controller.usecases.family import FOLDER
 from modelless.controller.usecases.home import Home, home_folder, open_home, user_name
 from modelless.controller.usecases.progress import Note, Progress, ignore
+from modelless.controller.usecases.registry.family import FOLDER
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
 from modelless.variants.paths import parse_path

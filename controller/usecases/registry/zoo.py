@@ -12,9 +12,9 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError, NotFoundError
-from modelless.controller.usecases.family import FamilyOrder, make_family
 from modelless.controller.usecases.home import Home, home_folder, open_home, variant_fields
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.controller.usecases.registry.family import FamilyOrder, make_family
 from modelless.variants import zoo
 from modelless.variants.conversion.converted import Source
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx

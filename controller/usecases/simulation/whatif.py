@@ -32,7 +32,7 @@ from modelless.controller.sim.worlds.world import WorldFile
 from modelless.controller.usecases.decisions import list_receipts
 from modelless.controller.usecases.home import AnyPath, Home, home_folder
 from modelless.controller.usecases.progress import Progress, Step, ignore
-from modelless.controller.usecases.simulating import World, read_world
+from modelless.controller.usecases.simulation.simulating import World, read_world
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import FloatArray

@@ -15,7 +15,6 @@ from modelless.common.errors import (
     InvalidInputError,
 )
 from modelless.common.files import write_whole
-from modelless.controller.usecases.family import Family, FamilyOrder, Member, make_family
 from modelless.controller.usecases.home import (
     AnyPath,
     Home,
@@ -25,10 +24,11 @@ from modelless.controller.usecases.home import (
     pick_device_classes,
     variant_fields,
 )
-from modelless.controller.usecases.profile_report import check_can_draw, draw
-from modelless.controller.usecases.profiling import find_jobs, measure_jobs
+from modelless.controller.usecases.measuring.profile_report import check_can_draw, draw
+from modelless.controller.usecases.measuring.profiling import find_jobs, measure_jobs
 from modelless.controller.usecases.progress import Note, Progress, ignore
-from modelless.controller.usecases.registering import (
+from modelless.controller.usecases.registry.family import Family, FamilyOrder, Member, make_family
+from modelless.controller.usecases.registry.registering import (
     check_resolution,
     find_task,
     known_model,

@@ -27,8 +27,8 @@ from modelless.controller.usecases.home import (
     variant_fields,
 )
 from modelless.controller.usecases.progress import Note, Progress, ignore
-from modelless.controller.usecases.task_file import read_task
-from modelless.controller.usecases.validating import (
+from modelless.controller.usecases.registry.task_file import read_task
+from modelless.controller.usecases.registry.validating import (
     measure_file,
     remark_on_guessing,
     remark_on_precision,

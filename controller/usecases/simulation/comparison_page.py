@@ -16,7 +16,7 @@ from modelless.controller.sim.compare.pictures import (
     interval_chart,
     margin_chart,
 )
-from modelless.controller.usecases.comparison.figures import (
+from modelless.controller.usecases.simulation.comparison_figures import (
     CAUSE_HEADS,
     COLUMNS,
     CONTENDER_HEADS,

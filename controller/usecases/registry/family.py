@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from modelless.common.errors import InvalidInputError, ModellessError, StoreError
 from modelless.common.files import held
 from modelless.controller.usecases.progress import Note, Progress, Step
-from modelless.controller.usecases.validating import (
+from modelless.controller.usecases.registry.validating import (
     keep_measured,
     load_to_measure,
     remark_on_guessing,

@@ -1,0 +1,1 @@
+"""What placements cost: measured, predicted from other devices, and drawn."""
