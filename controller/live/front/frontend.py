@@ -79,11 +79,11 @@ from modelless.controller.live.front.console.forms import (
     with_key,
 )
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
+from modelless.controller.live.haproxy.launcher import OF_SOCKET
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView

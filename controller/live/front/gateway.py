@@ -40,9 +40,8 @@ from modelless.controller.live.front.calls import Respond, RunBatch
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
-from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
-from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.front.remote_workers import Overhead, RemoteWorkers
 from modelless.controller.live.front.spans import SpanLog
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,9 +13,98 @@ from ray.exceptions import RayActorError
 
 from modelless.common.errors import ModellessError
 from modelless.controller.live.front.calls import RunBatch
-from modelless.controller.live.front.overhead import Overhead
-from modelless.controller.live.front.routable import ROUTABLE, RoutableWorkers
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
+
+
+class RoutableWorkers:
+    """The workers that this process can send batches to: those that Serve's routers in it know.
+
+    A worker reports to the control loop before Serve's routers know it, and Serve takes a worker
+    out of the routers before it stops. A batch for a worker that no router knows would wait in
+    vain, so only the workers in here are given batches. Routers write them, by Serve application,
+    each on its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, frozenset[str]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` after each change, on the router's thread."""
+        self._listeners.append(on_change)
+
+    def put(self, app: str, worker_ids: Collection[str]) -> None:
+        """Set the application's workers."""
+        ids = frozenset(worker_ids)
+        if ids != self._ids.get(app):
+            self._ids[app] = ids
+            for listener in tuple(self._listeners):
+                listener()
+
+    def app_of(self, worker_id: str) -> str | None:
+        """Return the application that the worker belongs to; None if no router knows it."""
+        for app, ids in tuple(self._ids.items()):
+            if worker_id in ids:
+                return app
+        return None
+
+
+ROUTABLE = RoutableWorkers()
+"""The workers that this process's routers know."""
+
+
+REMEMBERED_S = 5.0
+"""A mean without new measurements stands so long; then it begins to fade."""
+
+HALVES_S = 5.0
+
+
+class Overhead:
+    """An exponential mean that returns to its first guess while nothing is measured.
+
+    Queries are refused by predictions that contain it. An overload may drive it beyond every
+    deadline. Then nothing is admitted and nothing is measured, so without the return the gateway
+    would never notice the end of the overload.
+
+    Args:
+        first_s: the first guess, seconds.
+        learnt: a measurement's weight, 0 to 1.
+        clock: returns the time in seconds.
+        most_growth: a measurement counts at most so many times the mean.
+        believe_first: whether the first measurement replaces the guess.
+    """
+
+    def __init__(
+        self,
+        first_s: float,
+        learnt: float,
+        clock: Callable[[], float],
+        most_growth: float = math.inf,
+        *,
+        believe_first: bool = False,
+    ) -> None:
+        self._first_s = self._mean_s = first_s
+        self._learnt = learnt
+        self._clock = clock
+        self._most_growth = most_growth
+        self._learnt_at_s = clock()
+        self._is_to_believe = believe_first
+
+    def learn(self, took_s: float) -> None:
+        """Add a measurement, seconds; a negative one comes from the clock and counts as 0."""
+        before_s = max(took_s, 0.0) if self._is_to_believe else self.seconds
+        self._is_to_believe = False
+        counted_s = min(max(took_s, 0.0), self._most_growth * before_s if before_s else math.inf)
+        self._mean_s = before_s + self._learnt * (counted_s - before_s)
+        self._learnt_at_s = self._clock()
+
+    @property
+    def seconds(self) -> float:
+        """The mean now, seconds."""
+        idle_s = max(self._clock() - self._learnt_at_s - REMEMBERED_S, 0.0)
+        fades: float = 0.5 ** (idle_s / HALVES_S)
+        return self._first_s + (self._mean_s - self._first_s) * fades
+
 
 logger = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
 
     def _lose(self, unique_ids: Collection[str]) -> None:
         # Serve pickles this class with its module's globals; an import finds the process's own.
-        from modelless.controller.live.front.routable import ROUTABLE
+        from modelless.controller.live.front.remote_workers import ROUTABLE
 
         self._gone.extend(unique_ids)
         # (Serve may go on to tell of one that was found dead.)

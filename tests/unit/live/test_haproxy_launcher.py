@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.front import haproxy_keeper as keeper
-from modelless.controller.live.front import haproxy_launcher as launcher
-from modelless.controller.live.front.haproxy_keeper import stand_in
-from modelless.controller.live.front.haproxy_launcher import (
+from modelless.controller.live.haproxy import keeper as keeper
+from modelless.controller.live.haproxy import launcher as launcher
+from modelless.controller.live.haproxy.keeper import stand_in
+from modelless.controller.live.haproxy.launcher import (
     REFUSALS,
     Current,
     after,

@@ -15,9 +15,9 @@ import pytest
 import tritonclient.http as triton
 
 from modelless.controller.config import Settings
-from modelless.controller.live.front.haproxy_counts import ProxyCounts
-from modelless.controller.live.front.haproxy_keeper import stand_in
-from modelless.controller.live.front.haproxy_launcher import (
+from modelless.controller.live.haproxy.counts import ProxyCounts
+from modelless.controller.live.haproxy.keeper import stand_in
+from modelless.controller.live.haproxy.launcher import (
     OF_SOCKET,
     OPERATORS_HEADER,
     REFUSALS,
@@ -173,7 +173,7 @@ def test_counts_of_a_haproxy_that_was_replaced_stay(
         "one": f"{head}http_frontend,FRONTEND,3,0,1,9\nhttp-a,x,0,0,0,7\nhttp-a,BACKEND,0,0,0,9\n",
         "two": f"{head}http_frontend,FRONTEND,1,2,0,0\n",
     }
-    monkeypatch.setattr("modelless.controller.live.front.haproxy_counts._ask", told.__getitem__)
+    monkeypatch.setattr("modelless.controller.live.haproxy.counts._ask", told.__getitem__)
     counts = ProxyCounts(tmp_path)
     assert counts.read() == {}
     write_current(tmp_path, Current(1, "", "one"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.live.front.overhead import HALVES_S, REMEMBERED_S, Overhead
+from modelless.controller.live.front.remote_workers import HALVES_S, REMEMBERED_S, Overhead
 
 
 class Clock:

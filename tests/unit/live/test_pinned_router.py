@@ -16,8 +16,7 @@ with warnings.catch_warnings():
 
     from modelless.controller.live.worker.pool import FIND_WORKER_S, LOOK_S, PinnedRouter
 
-from modelless.controller.live.front.remote_workers import WorkerGoneError
-from modelless.controller.live.front.routable import ROUTABLE
+from modelless.controller.live.front.remote_workers import ROUTABLE, WorkerGoneError
 
 T = TypeVar("T")
 APP = "test-pinned-router"

@@ -11,9 +11,9 @@ from modelless.controller.live.front.calls import RunBatch
 from modelless.controller.live.front.remote_workers import (
     FIRST_HOP_S,
     RemoteWorkers,
+    RoutableWorkers,
     WorkerGoneError,
 )
-from modelless.controller.live.front.routable import RoutableWorkers
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
-from modelless.controller.live.control.residency_totals import ResidencyTotals
+from modelless.controller.live.control.totals import ResidencyTotals
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"

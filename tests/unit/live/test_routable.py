@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.live.front.routable import RoutableWorkers
+from modelless.controller.live.front.remote_workers import RoutableWorkers
 
 
 def test_routers_tell_when_workers_come_and_go() -> None:

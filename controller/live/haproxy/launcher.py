@@ -29,9 +29,9 @@ supervision, reloads and health checks work as ever):
 - Clients may speak HTTP/2 on their port, as gRPC does: HAProxy turns a call into a chunked request
   of HTTP/1.1, and trailers back. It does not wait for a stream's body.
 - Serve has HAProxy share its port with nobody (``-dR``): then it could not listen beside a stand-in
-  of ``haproxy_keeper``, whose socket was inherited and is not handed over. That flag is left out.
+  of ``keeper``, whose socket was inherited and is not handed over. That flag is left out.
 - Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
-  ``haproxy_keeper``) gets the clients; once there are, that one hands its open ports over through
+  ``keeper``) gets the clients; once there are, that one hands its open ports over through
   a socket of its own and is asked to finish: no connection is refused meanwhile.
 
 Standard library only, so that starting it costs little.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from modelless.controller.live.front.haproxy_launcher import read_current
+from modelless.controller.live.haproxy.launcher import read_current
 
 REASONS: Final = {
     "dcon": "connections",

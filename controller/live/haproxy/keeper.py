@@ -7,7 +7,7 @@ listens on the clients' port itself, at once, and starts a stand-in with the sam
 that accepts from that socket some ten milliseconds later: who connects meanwhile waits and is not
 refused. The stand-in has no administration socket at Serve's path, so that Serve still notices and
 starts its own; once that knows the gateways it listens beside the stand-in, which then finishes
-(``haproxy_launcher``).
+(``launcher``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 from pathlib import Path
 
 from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.front.haproxy_launcher import (
+from modelless.controller.live.haproxy.launcher import (
     CURRENT,
     KEEPER,
     NOT_FOR_CLIENTS,

@@ -1,0 +1,1 @@
+"""HAProxy before the gateways: how it is started, kept running, and counted."""
