@@ -15,8 +15,9 @@ from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWork
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
 from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.worlds.faults import LoadFails
 from modelless.controller.sim.worlds.profiles import Fleet
-from modelless.controller.sim.worlds.world import DeviceSettings, LoadFails, World
+from modelless.controller.sim.worlds.world import DeviceSettings, World
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Pool
 from modelless.variants.vocabulary import Placement

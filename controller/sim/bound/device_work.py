@@ -13,11 +13,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.sim.worlds.faults import SiteCut, WorkerDies, WorkerSlows
 from modelless.controller.sim.worlds.world import (
     DeviceSettings,
-    SiteCut,
-    WorkerDies,
-    WorkerSlows,
     World,
 )
 

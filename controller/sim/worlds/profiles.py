@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.controller.sim.worlds.faults import LoadFails
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.controller.sim.worlds.table_variants import read_variants
 from modelless.controller.sim.worlds.variants import (
@@ -21,7 +22,7 @@ from modelless.controller.sim.worlds.variants import (
     TaskSettings,
     WrittenVariants,
 )
-from modelless.controller.sim.worlds.world import LoadFails, World, WorldFile
+from modelless.controller.sim.worlds.world import World, WorldFile
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.measure.measurement import Measurement

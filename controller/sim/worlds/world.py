@@ -15,6 +15,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.common.yaml_files import read_yaml
 from modelless.controller.config import PolicySettings
 from modelless.controller.sim.worlds.arrivals import FlashCrowdArrivals
+from modelless.controller.sim.worlds.faults import FaultSettings, SiteCut, WorkerDies
 from modelless.controller.sim.worlds.queries import QueriesSettings
 from modelless.controller.sim.worlds.section import Section, explain
 from modelless.controller.sim.worlds.variants import TaskSettings
@@ -83,49 +84,6 @@ class NetworkSettings(Section):
     worker_hop_ms: float = Field(
         0.0, ge=0, le=1000, description="each way between gateway and worker on one site"
     )
-
-
-class WorkerDies(Section):
-    """A worker dies, with all it holds, and may come back empty."""
-
-    kind: Literal["worker-dies"]
-    worker: str = Field(description="name or pattern, e.g. cpu-1/0")
-    at_s: float = Field(ge=0, description="when")
-    back_s: float | None = Field(None, ge=0, description="when it comes back; default: never")
-
-
-class WorkerSlows(Section):
-    """A worker takes longer for everything for a while."""
-
-    kind: Literal["worker-slows"]
-    worker: str = Field(description="name or pattern")
-    at_s: float = Field(ge=0, description="from")
-    until_s: float = Field(ge=0, description="to")
-    factor: float = Field(gt=0, le=1e4, description="times as long")
-
-
-class LoadFails(Section):
-    """Loads fail for a while, after the time they take."""
-
-    kind: Literal["load-fails"]
-    variant: str = Field("*", description="pattern of variant ids")
-    worker: str = Field("*", description="pattern of workers")
-    at_s: float = Field(ge=0, description="from")
-    until_s: float = Field(ge=0, description="to")
-
-
-class SiteCut(Section):
-    """A site cannot be reached for a while; its workers keep what they hold."""
-
-    kind: Literal["site-cut"]
-    site: str = Field(description="which; not the gateway's")
-    at_s: float = Field(ge=0, description="from")
-    until_s: float = Field(ge=0, description="to")
-
-
-FaultSettings = Annotated[
-    WorkerDies | WorkerSlows | LoadFails | SiteCut, Field(discriminator="kind")
-]
 
 
 class SimulationLimits(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,3 +52,16 @@ def test_linter_bans_bare_imports(pyproject: dict[str, Any]) -> None:
     assert {name: banned[name]["msg"] for name in FOLDERS} == {
         name: f"import modelless.{name}" for name in FOLDERS
     }
+
+
+def test_the_design_names_what_exists(root: Path) -> None:
+    text = (root / "docs" / "design.md").read_text()
+    named = set(re.findall(r"`([a-z]\w+(?:/\w+)+)`", text))
+    places = (root, root / "controller", root / "src" / "modelless")
+    assert len(named) > 40
+    missing = {
+        name
+        for name in named
+        if not any((p / name).is_dir() or (p / f"{name}.py").is_file() for p in places)
+    }
+    assert missing == set()
