@@ -297,9 +297,7 @@ class TenantSettings(_Section):
         None, ge=1, description="maximum queries that wait or run; more get 429"
     )
     max_cost_usd_per_day: float | None = Field(
-        None,
-        ge=0,
-        description="maximum cost of its queries per day (UTC); then 429 until midnight",
+        None, ge=0, description="maximum cost of its queries per day (UTC); then 429 until midnight"
     )
     slo: str | None = Field(
         None, description="name in `slos` of the limits of queries that name none"
@@ -371,8 +369,7 @@ class RecordSettings(_Section):
     """A recording for `modelless replay`."""
 
     folder: str | None = Field(
-        None,
-        description="folder for a recording of all decisions and their inputs; null: none",
+        None, description="folder for a recording of all decisions and their inputs; null: none"
     )
     max_bytes: int = Field(
         256 * 2**20,
@@ -447,8 +444,7 @@ class Settings(_Section):
         default_factory=dict, description="named limits, e.g. {interactive: {latency_ms: 50}}"
     )
     tenants: dict[str, TenantSettings] = Field(
-        default_factory=dict,
-        description="limits by tenant, e.g. {shop: {max_queries_per_s: 100}}",
+        default_factory=dict, description="limits by tenant, e.g. {shop: {max_queries_per_s: 100}}"
     )
     seed: int = Field(0, ge=0, description="seed of the policies' random generators")
     ingress: Literal["haproxy", "serve"] = Field(

@@ -22,11 +22,7 @@ _RESTORE: Final = "Put it back with: modelless zoo add ... --force; or register 
 
 
 def read_verified(
-    path: Path,
-    sha256: str,
-    *,
-    size_bytes: int | None = None,
-    max_bytes: int = MAX_ARTIFACT_BYTES,
+    path: Path, sha256: str, *, size_bytes: int | None = None, max_bytes: int = MAX_ARTIFACT_BYTES
 ) -> bytes:
     """Read a file once and return exactly the bytes whose hash was checked.
 

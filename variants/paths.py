@@ -61,10 +61,7 @@ def parse_path(path: str, version: str | int | None = None) -> ScopePath:
             raise InvalidInputError.of("version", version, f"{number}, as {path!r} says")
         number = other
     return ScopePath(
-        parts[0],
-        parts[1] if len(parts) > 1 else None,
-        parts[2] if len(parts) > 2 else None,
-        number,
+        parts[0], parts[1] if len(parts) > 1 else None, parts[2] if len(parts) > 2 else None, number
     )
 
 

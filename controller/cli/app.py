@@ -26,9 +26,7 @@ from modelless.controller.cli import (
     validating,
     versions,
 )
-from modelless.controller.cli import (
-    store as store_commands,
-)
+from modelless.controller.cli import store as store_commands
 from modelless.controller.cli.failures import ReportingGroup
 
 STORE_VARIABLE = "MODELLESS_STORE_URL"

@@ -17,13 +17,7 @@ from typer import Option
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import ConfigFile
-from modelless.controller.cli.screen import (
-    Json,
-    duration,
-    emit,
-    say,
-    show_progress,
-)
+from modelless.controller.cli.screen import Json, duration, emit, say, show_progress
 from modelless.controller.cli.status import say_not_served
 from modelless.variants.vocabulary import Task
 

@@ -169,8 +169,7 @@ def receipts(
         str, Option(metavar="TIME", help="How far back from --until: 90s, 10m, 2h.")
     ] = _LATELY,
     until: Annotated[
-        str | None,
-        Option(metavar="TIME", help="18:30:05, or a date and time; default: now."),
+        str | None, Option(metavar="TIME", help="18:30:05, or a date and time; default: now.")
     ] = None,
     most: Annotated[int, Option(min=1, help="The newest so many.")] = 1000,
     output: Annotated[
@@ -282,8 +281,7 @@ def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 def whatif(
     ctx: typer.Context,
     policy: Annotated[
-        list[str],
-        Option(help="Selection policy, or '{policy: NAME, SETTING: ...}'; repeatable."),
+        list[str], Option(help="Selection policy, or '{policy: NAME, SETTING: ...}'; repeatable.")
     ],
     receipts: Annotated[
         Path | None,

@@ -243,10 +243,7 @@ def _remarks(made: MadeFamily) -> Iterator[str]:
 
 def _fidelity(fidelity: Fidelity) -> tuple[str, str]:
     sqnr_db, same = fidelity.sqnr_db, fidelity.same_answers
-    return (
-        "" if sqnr_db is None else f"{sqnr_db:.0f}",
-        "" if same is None else f"{same:.1%}",
-    )
+    return ("" if sqnr_db is None else f"{sqnr_db:.0f}", "" if same is None else f"{same:.1%}")
 
 
 def _latency(made: MadeFamily, member: Member, device: str) -> str:

@@ -76,8 +76,7 @@ def profile(
         ),
     ] = None,
     accept_noise: Annotated[
-        bool,
-        Option("--accept-noise", help="Do not wait a moment for a quiet machine."),
+        bool, Option("--accept-noise", help="Do not wait a moment for a quiet machine.")
     ] = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write the measurements as CSV.")

@@ -204,8 +204,7 @@ def compare(
 def tune(
     ctx: typer.Context,
     recording: Annotated[
-        Path,
-        Option(metavar="DIR", help="What 'up --record' wrote, or a world file."),
+        Path, Option(metavar="DIR", help="What 'up --record' wrote, or a world file.")
     ],
     objective: Annotated[
         str, Option(help="cost, rent, energy, p99, attainment, accuracy or value.")

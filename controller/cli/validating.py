@@ -28,8 +28,7 @@ def validate(
         str | None, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")
     ] = None,
     data: Annotated[
-        Path | None,
-        Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv."),
+        Path | None, Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv.")
     ] = None,
     feedback: Annotated[
         bool, Option("--feedback", help="Instead of --data: take what feedback has measured.")

@@ -200,8 +200,7 @@ def _show_current(line: Line, *, as_json: bool) -> None:
 def remove(
     ctx: typer.Context,
     name: Annotated[
-        str,
-        Argument(metavar="NAME", help="task, task/model, task/model/variant, or with @version"),
+        str, Argument(metavar="NAME", help="task, task/model, task/model/variant, or with @version")
     ],
     reason: Why = None,
     as_json: Json = False,

@@ -15,11 +15,7 @@ from typing import Any, NamedTuple
 from modelless.controller.control.advice import AdviceTotals
 from modelless.controller.control.canaries import Canaries, version_effects
 from modelless.controller.control.decision_log import DecisionLog
-from modelless.controller.control.feedback import (
-    DEFAULT_RULES,
-    FeedbackAccuracies,
-    FeedbackRules,
-)
+from modelless.controller.control.feedback import DEFAULT_RULES, FeedbackAccuracies, FeedbackRules
 from modelless.controller.control.messages import (
     CallMember,
     ControlEffect,

@@ -13,10 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from modelless.controller.control.served_versions import Service
-from modelless.controller.device.messages import (
-    Order,
-    ResidencyChange,
-)
+from modelless.controller.device.messages import Order, ResidencyChange
 from modelless.controller.dispatch.counters import Kind, Meters
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.trials import FeedbackCounts, TrialCounts

@@ -81,9 +81,7 @@ def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> Varian
     ):
         return facts
     return replace(
-        facts,
-        memory_bytes={**facts.memory_bytes, **memory},
-        load_s={**facts.load_s, **loads},
+        facts, memory_bytes={**facts.memory_bytes, **memory}, load_s={**facts.load_s, **loads}
     )
 
 

@@ -424,11 +424,7 @@ class Planner:
             return
 
     def _admits(
-        self,
-        placement: Placement,
-        worker: WorkerState,
-        victims: Sequence[Instance],
-        draft: _Draft,
+        self, placement: Placement, worker: WorkerState, victims: Sequence[Instance], draft: _Draft
     ) -> bool:
         """Whether the load is worth its victims: to the eviction policy, and to clients that soon
         want them."""

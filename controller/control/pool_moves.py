@@ -145,11 +145,7 @@ class PoolPlanner:
         return able[0]
 
     def _scale(
-        self,
-        view: ClusterView,
-        counts: Mapping[str, int],
-        there: Mapping[str, int],
-        reason: Reason,
+        self, view: ClusterView, counts: Mapping[str, int], there: Mapping[str, int], reason: Reason
     ) -> list[PlanEffect]:
         self._grown |= {pool for pool, count in counts.items() if count > there[pool]}
         self._grown = {

@@ -24,11 +24,7 @@ class PoolTracker:
     """
 
     def __init__(
-        self,
-        pools: Iterable[Pool],
-        workers: Mapping[str, int],
-        again_s: float,
-        start_weight: float,
+        self, pools: Iterable[Pool], workers: Mapping[str, int], again_s: float, start_weight: float
     ) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._again_s = again_s

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from modelless.common.drawing import (
-    BLUE,
-    MUTED,
-    ORANGE,
-    RED,
-    SHADES,
-    TEAL,
-    plain_ticks,
-    render_svg,
-)
+from modelless.common.drawing import BLUE, MUTED, ORANGE, RED, SHADES, TEAL, plain_ticks, render_svg
 from modelless.common.pages import details, figure, page, section, table
 from modelless.controller.demo.tables import (
     Shown,

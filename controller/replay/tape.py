@@ -46,11 +46,7 @@ class Tape:
     """
 
     def __init__(
-        self,
-        path: Path,
-        header: Mapping[str, Any],
-        max_bytes: int,
-        most_queued: int = MOST_QUEUED,
+        self, path: Path, header: Mapping[str, Any], max_bytes: int, most_queued: int = MOST_QUEUED
     ) -> None:
         self.path = path
         self._max_bytes = max_bytes

@@ -275,11 +275,7 @@ class Engine:
         if receipt is not None and receipt.problem:
             self._recorder.summary.complain(receipt.problem)
         self._recorder.fail(
-            query_id,
-            asked,
-            self._events.now_s + asked.client.delay_s,
-            REFUSED,
-            effect.reason.value,
+            query_id, asked, self._events.now_s + asked.client.delay_s, REFUSED, effect.reason.value
         )
 
     def _take_receipt(self, query_id: int) -> Receipt | None:

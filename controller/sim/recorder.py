@@ -170,17 +170,7 @@ class Recorder:
         """A control decision, or what came of one; see ``log.CONTROL_COLUMNS``."""
         if self._log is not None:
             self._log.control.add(
-                (
-                    at_s,
-                    action,
-                    worker,
-                    device,
-                    variant,
-                    count,
-                    memory_bytes,
-                    for_variant,
-                    reason,
-                )
+                (at_s, action, worker, device, variant, count, memory_bytes, for_variant, reason)
             )
 
     def _tallies(self, task: str, tenant: str) -> tuple[Tally, ...]:

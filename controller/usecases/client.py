@@ -41,13 +41,7 @@ from modelless.controller.api.v2_errors import (
     TooSlowError,
     UnsupportedEncodingError,
 )
-from modelless.controller.api.v2_tensors import (
-    BYTES,
-    NUMBERS,
-    datatype_of,
-    from_binary,
-    to_binary,
-)
+from modelless.controller.api.v2_tensors import BYTES, NUMBERS, datatype_of, from_binary, to_binary
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.home import Home, home_folder
 from modelless.variants.vocabulary import SLO
@@ -498,10 +492,7 @@ class Client:
             self._idle.pop().close()
 
     def infer(
-        self,
-        task: str,
-        inputs: Mapping[str, NDArray[Any]],
-        **options: Unpack[QueryOptions],
+        self, task: str, inputs: Mapping[str, NDArray[Any]], **options: Unpack[QueryOptions]
     ) -> InferReply:
         """The reply to one query, which may be a refusal: see ``InferReply.raise_for_status``.
 
@@ -625,10 +616,7 @@ class AsyncClient:
         await self._session.close()
 
     async def infer(
-        self,
-        task: str,
-        inputs: Mapping[str, NDArray[Any]],
-        **options: Unpack[QueryOptions],
+        self, task: str, inputs: Mapping[str, NDArray[Any]], **options: Unpack[QueryOptions]
     ) -> InferReply:
         """The reply to one query; see ``Client.infer``."""
         return await self.send(_encode(task, inputs, options))

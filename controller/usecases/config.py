@@ -80,11 +80,7 @@ def show_settings(key: str = "", *, home: Home = None) -> list[dict[str, Any]]:
 
 
 def change_settings(
-    values: Mapping[str, Any],
-    *,
-    unset: Collection[str] = (),
-    reason: str = "",
-    home: Home = None,
+    values: Mapping[str, Any], *, unset: Collection[str] = (), reason: str = "", home: Home = None
 ) -> Changed:
     """Check settings as ``up`` does, write them as a revision, and wait until gateways have them.
 

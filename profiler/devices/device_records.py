@@ -110,10 +110,7 @@ class DeviceRecords:
                 and not rates.trusted
             ):
                 return False
-            machines[fingerprint] = {
-                "facts": dataclasses.asdict(facts),
-                "rates": rates.document(),
-            }
+            machines[fingerprint] = {"facts": dataclasses.asdict(facts), "rates": rates.document()}
             for forgotten in sorted(machines, key=lambda name: _measured_at(machines[name]))[
                 :-MOST_MACHINES
             ]:

@@ -348,9 +348,7 @@ def _rates(durations: Mapping[Probe, Sequence[float]], quantity: Quantity) -> di
     }
 
 
-def _overheads(
-    durations: Mapping[Probe, Sequence[float]],
-) -> tuple[float | None, float | None]:
+def _overheads(durations: Mapping[Probe, Sequence[float]]) -> tuple[float | None, float | None]:
     """Returns the time of a run and of one more operator, from a short graph and a long chain."""
     by_quantity = {probe.quantity: (probe, median(found)) for probe, found in durations.items()}
     short, long = by_quantity.get(Quantity.RUN), by_quantity.get(Quantity.CHAIN)

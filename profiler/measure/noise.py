@@ -111,9 +111,7 @@ def noise_between(
     taken = min(max(0.0, others_cores - (cores - wanted)), wanted)
     stolen_s = max(0.0, after.steal_s - before.steal_s)
     return Noise(
-        spread=spread,
-        steal=min(1.0, stolen_s / (passed_s * cores)),
-        contention=taken / wanted,
+        spread=spread, steal=min(1.0, stolen_s / (passed_s * cores)), contention=taken / wanted
     )
 
 

@@ -9,15 +9,7 @@ from html import escape
 from typing import Final
 
 from modelless.common.drawing import Chart
-from modelless.common.pages import (
-    Cells,
-    count_of,
-    details,
-    figure,
-    page,
-    section,
-    table,
-)
+from modelless.common.pages import Cells, count_of, details, figure, page, section, table
 from modelless.profiler.report.charts import (
     batch_chart,
     cost_frontier_chart,
@@ -143,10 +135,7 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
             f"batch, its area the memory. {beaten} of {count_of(len(data.curves), 'variant')} "
             "are dominated: another is more accurate and quicker at every batch, beyond noise, and "
             "takes no more memory.",
-            (
-                *("variant", "accuracy", "batch", "p50 ms", "items/s", "MiB"),
-                "dominated by",
-            ),
+            (*("variant", "accuracy", "batch", "p50 ms", "items/s", "MiB"), "dominated by"),
             tuple(_throughput_rows(data)),
         )
     for batches in task.latency:

@@ -9,22 +9,14 @@ from typing import Any, Final
 
 from onnx import ModelProto
 
-from modelless.common.errors import (
-    FOREIGN_ERRORS,
-    InvalidInputError,
-    ModellessError,
-)
+from modelless.common.errors import FOREIGN_ERRORS, InvalidInputError, ModellessError
 from modelless.common.plugins import Plugins, import_object
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.graphs.inspection import read_onnx
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.lineage import tool_versions
-from modelless.variants.making.verification import (
-    DEFAULT_TOLERANCE,
-    Tolerance,
-    verify_conversion,
-)
+from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance, verify_conversion
 
 _HOME: Final = "modelless.variants.conversion"
 
@@ -59,10 +51,7 @@ class Source:
 
 
 def convert(
-    framework: str,
-    source: str,
-    inputs: CalibrationData,
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    framework: str, source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
 ) -> Source:
     """Convert a trained model and hold the result against it.
 
@@ -155,11 +144,7 @@ ALLOWED: Final = (
     "an .onnx file; package.module:attribute of importable code; a .pt2 file of torch.export.save; "
     "a .skops file"
 )
-_SUFFIXES: Final[Mapping[str, str]] = {
-    ".onnx": ONNX,
-    ".pt2": "pytorch",
-    ".skops": "scikit-learn",
-}
+_SUFFIXES: Final[Mapping[str, str]] = {".onnx": ONNX, ".pt2": "pytorch", ".skops": "scikit-learn"}
 _PACKAGES: Final[Mapping[str, str]] = {
     "torch": "pytorch",
     "sklearn": "scikit-learn",

@@ -70,11 +70,7 @@ def convert_scikit_learn(
         given = feed[name]
         if classifies:
             return dict(
-                zip(
-                    outputs,
-                    (model.predict(given), model.predict_proba(given)),
-                    strict=True,
-                )
+                zip(outputs, (model.predict(given), model.predict_proba(given)), strict=True)
             )
         found = np.asarray(model.predict(given))
         # skl2onnx gives regressors' single outputs an axis of their own.

@@ -14,12 +14,7 @@ import numpy as np
 from onnx import GraphProto
 
 from modelless.common.errors import InvalidInputError, require
-from modelless.variants.conversion.converted import (
-    Source,
-    finish,
-    load_model,
-    output_names,
-)
+from modelless.variants.conversion.converted import Source, finish, load_model, output_names
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance

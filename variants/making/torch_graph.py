@@ -34,13 +34,7 @@ def _conv(node: NodeProto, x: Any, weight: Any, bias: Any = None) -> Any:
     strides, dilations = _sizes(node, "strides", sides), _sizes(node, "dilations", sides)
     pads = _pads(node, x.shape[2:], weight.shape[2:], strides, dilations)
     return getattr(functional, f"conv{sides}d")(
-        _padded(x, pads, 0.0),
-        weight,
-        bias,
-        strides,
-        0,
-        dilations,
-        attribute(node, "group", 1),
+        _padded(x, pads, 0.0), weight, bias, strides, 0, dilations, attribute(node, "group", 1)
     )
 
 

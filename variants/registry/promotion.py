@@ -250,13 +250,7 @@ def _advanced(line: Line, version: int) -> Line:
 
 
 def _change(
-    session: Session,
-    before: Line,
-    after: Line,
-    kind: str,
-    who: str,
-    reason: str,
-    details: Details,
+    session: Session, before: Line, after: Line, kind: str, who: str, reason: str, details: Details
 ) -> Line:
     """Write the line and its history."""
     number = latest_change(session) + 1

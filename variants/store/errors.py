@@ -45,10 +45,7 @@ _SQLITE: Final[dict[int, tuple[str, str]]] = {
 
 # Beginning of a PostgreSQL SQLSTATE -> the same. The longest that fits wins.
 _POSTGRESQL: Final[dict[str, tuple[str, str]]] = {
-    "25006": (
-        "is read-only",
-        f"Connect to the primary server, {_ELSEWHERE}.",
-    ),
+    "25006": ("is read-only", f"Connect to the primary server, {_ELSEWHERE}."),
     "42501": ("does not let this user do that", "Grant it the right to create and write tables."),
     "53100": ("is out of disk space", "Free some space and repeat; nothing was half-written."),
     "53300": ("has no connection free", "Raise max_connections or stop some clients."),

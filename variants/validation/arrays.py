@@ -83,8 +83,7 @@ class ArraySet(ValidationSet):
     def item(self, index: int) -> Item:
         """See ``ValidationSet.item``."""
         return Item(
-            {name: array[index, ...] for name, array in self._inputs.items()},
-            self._expected[index],
+            {name: array[index, ...] for name, array in self._inputs.items()}, self._expected[index]
         )
 
 

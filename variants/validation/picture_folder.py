@@ -133,10 +133,7 @@ class PictureFolder(ValidationSet):
     def item(self, index: int) -> Item:
         """See ``ValidationSet.item``."""
         path = self._folder / self._files[index]
-        return Item(
-            {self._input.name: self._input.read(path, str(path))},
-            self._expected[index],
-        )
+        return Item({self._input.name: self._input.read(path, str(path))}, self._expected[index])
 
     def _by_folder(self, reader: LabelReader) -> dict[str, Any]:
         if reader.expects is Expects.BOXES:

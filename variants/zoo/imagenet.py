@@ -140,11 +140,7 @@ def class_names() -> tuple[str, ...]:
 
 
 def _variant(
-    network: Network,
-    precision: Precision,
-    side: int,
-    onnx_bytes: bytes,
-    original: Original,
+    network: Network, precision: Precision, side: int, onnx_bytes: bytes, original: Original
 ) -> BuiltVariant:
     architecture = network.architecture
     if precision is Precision.FP32 and side == architecture.native_px:

@@ -79,10 +79,7 @@ class VoiceActivity(MadeEntry):
     name: ClassVar[str] = "voice-activity"
     summary: ClassVar[str] = "Silero VAD hears speech in recordings of any length, with noise"
     recipe: ClassVar[Mapping[str, Any]] = {
-        "variants": {
-            "fp32": ["optimise"],
-            "int8-dynamic": ["optimise", "int8-dynamic"],
-        }
+        "variants": {"fp32": ["optimise"], "int8-dynamic": ["optimise", "int8-dynamic"]}
     }
     items: int = 2000
 

@@ -139,12 +139,7 @@ def _is_sampled(traceparent: str) -> bool:
 
 
 def _parent(traceparent: str) -> Context:
-    from opentelemetry.trace import (
-        NonRecordingSpan,
-        SpanContext,
-        TraceFlags,
-        set_span_in_context,
-    )
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
     _, trace_id, span_id, flags = traceparent.split("-")
     context = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))

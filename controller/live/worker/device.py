@@ -150,10 +150,7 @@ class LocalDevice:
         self._batches.keep_to(cores)
 
     def obey(
-        self,
-        effects: Sequence[Order],
-        in_use: Collection[str],
-        variants: Mapping[str, Variant],
+        self, effects: Sequence[Order], in_use: Collection[str], variants: Mapping[str, Variant]
     ) -> None:
         """Carry out the control loop's orders, as far as their variants are known here."""
         loads = {effect.variant_id for effect in effects if isinstance(effect, LoadInstance)}

@@ -78,9 +78,7 @@ def demand_of(
     ends = np.searchsorted(at_s, at_s + stretch_s)
     busiest = int((ends - np.arange(total)).max())
     return Demand(
-        _capacity_per_s(world, mix, placed),
-        total / span_s,
-        busiest / min(stretch_s, span_s),
+        _capacity_per_s(world, mix, placed), total / span_s, busiest / min(stretch_s, span_s)
     )
 
 

@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.sim.worlds.faults import SiteCut, WorkerDies, WorkerSlows
-from modelless.controller.sim.worlds.world import (
-    DeviceSettings,
-    World,
-)
+from modelless.controller.sim.worlds.world import DeviceSettings, World
 
 FloatArray = NDArray[np.float64]
 

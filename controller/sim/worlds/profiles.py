@@ -224,11 +224,7 @@ def _ladder(
                         variant.id,
                         device,
                         batch,
-                        (
-                            p50_s,
-                            p50_s * settings.tail.p90_ratio,
-                            p50_s * settings.tail.p99_ratio,
-                        ),
+                        (p50_s, p50_s * settings.tail.p90_ratio, p50_s * settings.tail.p99_ratio),
                         _between(settings.memory_mib, step) * MIB,
                         _between(settings.load_s, step),
                     )

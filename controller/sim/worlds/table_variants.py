@@ -13,13 +13,7 @@ from modelless.controller.sim.worlds.variants import TableVariants
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import TableRow, read_table
-from modelless.variants.vocabulary import (
-    Accuracy,
-    Engine,
-    Precision,
-    Provenance,
-    Variant,
-)
+from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 
 _MIB = 1 << 20
 _Key = tuple[str, str, str, int | None]

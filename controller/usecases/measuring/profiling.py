@@ -12,11 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from modelless.common.errors import (
-    IntegrityError,
-    InvalidInputError,
-    ModellessError,
-)
+from modelless.common.errors import IntegrityError, InvalidInputError, ModellessError
 from modelless.controller.usecases.home import (
     AnyPath,
     Home,

@@ -187,8 +187,7 @@ class _Making:
         """
         order, registry = self._order, self._registry
         place = max(
-            range(len(family.members)),
-            key=lambda i: family.members[i].variant.accuracy.percent,
+            range(len(family.members)), key=lambda i: family.members[i].variant.accuracy.percent
         )
         member = family.members[place]
         if len(family.members) < _MANY or member.was_there:

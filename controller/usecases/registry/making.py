@@ -9,11 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from modelless.common.errors import (
-    EnvironmentUnfitError,
-    IntegrityError,
-    InvalidInputError,
-)
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError, InvalidInputError
 from modelless.common.files import write_whole
 from modelless.controller.usecases.home import (
     AnyPath,

@@ -125,8 +125,7 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(scenario))
     content = (
         figure(
-            values.svg(f"value-{number}"),
-            f"<b>Value per query</b>, with 95 % intervals. {line}",
+            values.svg(f"value-{number}"), f"<b>Value per query</b>, with 95 % intervals. {line}"
         )
         + table(heads, cells)
         + (f"<ul>{notes}</ul>" if notes else "")

@@ -18,11 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_ty
 import yaml
 
 from modelless import __version__
-from modelless.common.errors import (
-    InvalidInputError,
-    ModellessError,
-    require,
-)
+from modelless.common.errors import InvalidInputError, ModellessError, require
 from modelless.common.files import write_whole
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.sim.compare.compare import compare, scenarios_of

@@ -208,10 +208,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def name_column(
-    axes: Any,
-    points: Sequence[tuple[float, float]],
-    names: Sequence[str],
-    colours: Sequence[str],
+    axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str], colours: Sequence[str]
 ) -> None:
     """Names in a column to the right of the axes, each led to its point, none over another."""
     box = axes.get_window_extent()

@@ -11,12 +11,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from modelless.common.errors import (
-    FOREIGN_ERRORS,
-    InvalidInputError,
-    NotFoundError,
-    did_you_mean,
-)
+from modelless.common.errors import FOREIGN_ERRORS, InvalidInputError, NotFoundError, did_you_mean
 
 
 class Plugins:
@@ -26,12 +21,7 @@ class Plugins:
     """
 
     def __init__(
-        self,
-        kind: str,
-        built_in: Mapping[str, Any],
-        *,
-        group: str = "",
-        takes_paths: bool = False,
+        self, kind: str, built_in: Mapping[str, Any], *, group: str = "", takes_paths: bool = False
     ) -> None:
         """Declare a kind of object.
 

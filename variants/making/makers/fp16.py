@@ -38,10 +38,7 @@ class Fp16(Maker):
         """See ``Maker.make``."""
         del calibration
         import_onnxruntime()
-        from onnxruntime.transformers.float16 import (
-            DEFAULT_OP_BLOCK_LIST,
-            convert_float_to_float16,
-        )
+        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # one for every value that is clipped

@@ -21,13 +21,7 @@ from pydantic import Field
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.canonical import reads
-from modelless.variants.graphs.weights import (
-    add_constant,
-    attribute,
-    constants,
-    readers,
-    replace,
-)
+from modelless.variants.graphs.weights import add_constant, attribute, constants, readers, replace
 from modelless.variants.making.activation_ranges import activations
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker

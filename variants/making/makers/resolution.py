@@ -10,14 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    helper,
-    numpy_helper,
-)
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from pydantic import Field
 
 from modelless.common.errors import InvalidInputError
