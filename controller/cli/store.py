@@ -35,7 +35,8 @@ def migrate(
 def backup(ctx: typer.Context, file: _Backup, as_json: Json = False) -> None:
     """Write the store and its artifacts into one file, as they are at one moment.
 
-    Serving goes on. Keys are not in it: keys.json in the home has their hashes.
+    Serving goes on. The settings and the history are in the store. Hashes of keys, pins, feedback,
+    what tenants spent today and what was loaded come with it. The file is for your user alone.
 
     Example: modelless store backup modelless-monday.zip
     """
@@ -50,21 +51,24 @@ def restore(
     ctx: typer.Context,
     file: _Backup,
     replace: Annotated[
-        bool, Option("--replace", help="Remove what the store has; else it must have nothing.")
+        bool, Option("--replace", help="Remove what is there; else there must be nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring back the store and the artifacts of a backup; every hash is checked.
+    """Bring back all that a backup has; every hash is checked.
 
-    Serving goes on. A running cluster sees the old rows or the new ones, and nothing between.
+    Serving goes on. A running cluster sees the old rows or the new ones, and nothing between. Keys,
+    pins and feedback come back only while nothing runs from the home.
 
     Example: modelless store restore modelless-monday.zip
     """
     from modelless.controller.usecases.storing import restore_store
 
     with show_progress() as progress:
-        rows = restore_store(file, replace=replace, home=ctx.obj, on_progress=progress)
+        rows, is_whole = restore_store(file, replace=replace, home=ctx.obj, on_progress=progress)
     _show(rows, as_json)
+    if not is_whole:
+        say("keys, pins and feedback are as they were: for these, 'modelless down', and again")
 
 
 def _show(rows: Mapping[str, int], as_json: bool) -> None:

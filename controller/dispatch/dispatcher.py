@@ -107,7 +107,9 @@ class Dispatcher:
         self._pending = PendingLoads(self._waiting, instances, self.limits)
         self._idle = IdleWorkers(self._waiting, instances.groups_by_scope)
         self._workers = WorkerTable(instances, self._waiting, self._idle, self.limits)
+        self._offline = OfflineBatches()
         self._open = OpenQueries(
+            self._offline,
             self.receipts,
             explain,
             self.limits.max_batch,
@@ -117,7 +119,6 @@ class Dispatcher:
             self._workers,
         )
         self._quarantine = Quarantine(instances)
-        self._offline = OfflineBatches()
         self._quotes = Quotes(instances, self._waiting, self.limits)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
             QueryArrived: self._on_query_arrived,
@@ -210,7 +211,6 @@ class Dispatcher:
         if self._tenants.shares and self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
         if not is_offline(query):
-            self._offline.count_online(query, work_us / 1e6, now_s)
             self._quotes.note_arrival(receipt, now_s)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:

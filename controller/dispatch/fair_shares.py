@@ -38,7 +38,7 @@ _WAIT_WEIGHT = 1.0 / 16.0
 """Weight of one batch in the mean of the share of their limits that queries waited."""
 _MOST_REFUSED = 1.0 / 64.0
 """The dispatcher is not overloaded while no larger share of the queries is refused."""
-_OVERLOAD = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
+OVERLOAD = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
 
 
 Client = tuple[int, str]
@@ -147,7 +147,7 @@ class Tenants:
         self._waited += _WAIT_WEIGHT * (share - self._waited)
 
     def count_refusal(self, reason: AnyReason) -> None:
-        if reason in _OVERLOAD:
+        if reason in OVERLOAD:
             self._refused += 1
 
     # -- shares -------------------------------------------------------------------------------

@@ -4,10 +4,14 @@ No policy sees them, so they change neither its prices nor its choices, and they
 anything is loaded or started for. An idle worker to which the policy gives nothing runs a batch of
 them, with the variant that takes the least device time of those within their limits.
 
-A batch is not interrupted, so it must be short beside the time that online queries can wait: their
-latency limit less the least run time. It takes at most an eighth of the wait that 99 % of the
-recent online queries can bear, and at most half of it if it is one query. With no online queries
-lately, one query may take any time, and a batch ``_LONGEST_S``.
+A batch is not interrupted, so it is no longer than the time that 80 % of the recent online queries
+had left of their limit when they were answered, and a batch of several queries takes ``_LONGEST_S``
+at most. With no online queries lately, one query may take any time.
+
+Whatever that foresees, online queries that are late beside offline batches are few: each takes from
+a credit, and each that is in time adds ``_LATE_SHARE`` to it. While it is used up, no offline batch
+begins. So at most that share of the online queries is late because of offline queries, be it for a
+batch, for a busy processor, or for an estimate that is wrong.
 """
 
 from __future__ import annotations
@@ -35,10 +39,12 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import OFFLINE
 
 _LONGEST_S: Final = 0.025
-_PART_OF_BATCH: Final = 0.125
-_PART_OF_QUERY: Final = 0.5
-_IGNORED: Final = 0.01
-"""So many of the online queries may be less patient than a batch assumes."""
+_LATE_SHARE: Final = 0.005
+"""Of the online queries, that may be late beside offline batches."""
+_MOST_CREDIT: Final = 5.0
+"""Late queries; the debt is no larger, so that one stall does not end offline work for long."""
+_IGNORED: Final = 0.2
+"""So many of the online queries may have less time left than a batch takes."""
 _WINDOW_S: Final = 5.0
 """Online queries count for one to two windows of this length."""
 _LOOK_AGAIN_S: Final = 0.1
@@ -71,28 +77,39 @@ def choose_offline(
 
 
 class OfflineBatches:
-    """Makes batches of offline queries, which are short beside what online queries can wait."""
+    """Makes batches of offline queries, which online queries can wait for."""
 
     def __init__(self) -> None:
-        # Online queries by how long they could wait, in powers of the square root of 2 seconds.
-        self._patience: Counter[int] = Counter()
-        self._patience_before: Counter[int] = Counter()
-        self._began_s = -math.inf
+        # Online queries by what they had left of their limit, in powers of the square root of 2
+        # seconds.
+        self._left: Counter[int] = Counter()
+        self._left_before: Counter[int] = Counter()
+        self._began_s = self._ended_s = -math.inf
+        self._until_s = -math.inf  # offline batches ran, or will run, until then
+        self._credit = _MOST_CREDIT
 
-    def count_online(self, query: QueryView, least_s: float, now_s: float) -> None:
-        """Count an online query that arrived; it runs for ``least_s`` seconds at least."""
+    def note_end(self, query: QueryView, left_s: float, now_s: float) -> None:
+        """Note that an online query was answered with so much of its limit left, or refused: 0."""
         if now_s - self._began_s >= _WINDOW_S:
             self._begin_window(now_s)
-        patience_s = query.deadline_s - query.arrival_s - least_s
-        if 0.0 < patience_s < math.inf:
-            fraction, exponent = math.frexp(patience_s)  # quicker than a logarithm
-            self._patience[2 * exponent - 2 + (fraction >= _ROOT_HALF)] += 1
+        self._ended_s = now_s
+        if left_s <= 0.0:
+            # An offline batch delays those that wait, and those that come to wait behind them.
+            if 2.0 * query.arrival_s - query.deadline_s <= self._until_s:
+                self._credit = max(self._credit - 1.0, -_MOST_CREDIT)
+            return
+        self._credit = min(self._credit + _LATE_SHARE, _MOST_CREDIT)
+        if left_s < math.inf:
+            fraction, exponent = math.frexp(left_s)  # quicker than a logarithm
+            self._left[2 * exponent - 2 + (fraction >= _ROOT_HALF)] += 1
 
     def find_most_s(self, now_s: float) -> float:
-        """Return how long almost all recent online queries can wait, seconds; inf without any."""
+        """Return how long a batch may take now, seconds; inf if there is nothing online."""
         if now_s - self._began_s >= _WINDOW_S:
             self._begin_window(now_s)
-        counts = self._patience + self._patience_before
+        if self._credit < 0.0 and now_s - self._ended_s < 2.0 * _WINDOW_S:
+            return 0.0
+        counts = self._left + self._left_before
         ignored = _IGNORED * counts.total()
         for step in sorted(counts):
             ignored -= counts[step]
@@ -122,12 +139,15 @@ class OfflineBatches:
                 if queries and resident.p50_s[items] / items < best_s:
                     best_s = resident.p50_s[items] / items
                     best = Run(resident.variant_id, tuple(queries), Reason.CHEAPEST_FEASIBLE)
+                    until_s = now_s + resident.p99_s[items]
+        if best is not None:
+            self._until_s = max(self._until_s, until_s)
         return best or Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S)
 
     def _begin_window(self, now_s: float) -> None:
         is_recent = now_s - self._began_s < 2.0 * _WINDOW_S
-        self._patience_before = self._patience if is_recent else Counter()
-        self._patience, self._began_s = Counter(), now_s
+        self._left_before = self._left if is_recent else Counter()
+        self._left, self._began_s = Counter(), now_s
 
 
 def _fill(
@@ -139,7 +159,7 @@ def _fill(
 ) -> list[QueryView]:
     """Return the first queries that a variant may serve, as many as make a short batch."""
     queries: list[QueryView] = []
-    items, longest_s = 0, _PART_OF_QUERY * wait_s
+    items, longest_s = 0, wait_s
     for query in islice(queued, 2 * most):
         more = items + query.items
         if more > most or resident.accuracy_percent < query.min_accuracy_percent:
@@ -149,5 +169,5 @@ def _fill(
         if not resident.p99_s[more] <= longest_s or resident.p50_s[more] == math.inf:
             break
         queries.append(query)
-        items, longest_s = more, min(_PART_OF_BATCH * wait_s, _LONGEST_S)
+        items, longest_s = more, min(wait_s, _LONGEST_S)
     return queries

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 
 from modelless.controller.dispatch.counters import DispatchCounters
-from modelless.controller.dispatch.fair_shares import Tenants
+from modelless.controller.dispatch.fair_shares import OVERLOAD, Tenants
 from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
-from modelless.controller.dispatch.offline import is_offline
+from modelless.controller.dispatch.offline import OfflineBatches, is_offline
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import PolicyFailure
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
@@ -37,6 +37,7 @@ class OpenQueries:
 
     def __init__(
         self,
+        offline: OfflineBatches,
         receipts: RecentReceipts,
         explain: Explain,
         max_batch: int,
@@ -47,6 +48,7 @@ class OpenQueries:
     ) -> None:
         self.by_id: dict[int, Receipt] = {}
         self._receipts = receipts
+        self._offline = offline
         self._explain = explain
         self._max_batch = max_batch
         self._tenants = tenants
@@ -105,6 +107,7 @@ class OpenQueries:
             else:
                 meters.count_latency(query.scope, latency_s)
                 meters.count_end(asked.scope, outcome)
+                self._offline.note_end(asked, asked.deadline_s - now_s, now_s)
             # This takes half as long as ``Complete(...)``, whose constructor is Python code.
             effects.append(tuple.__new__(Complete, (query_id, batch_id)))
         if effects:
@@ -127,6 +130,8 @@ class OpenQueries:
         query = receipt.query
         if not is_offline(query):
             self._tenants.count_refusal(reason)
+            if reason in OVERLOAD:
+                self._offline.note_end(query, 0.0, now_s)
         self.remove_query(query.query_id)
         receipt.reason, receipt.row = reason, None
         receipt.observed_latency_s = now_s - query.arrival_s

@@ -18,6 +18,7 @@ from modelless.controller.dispatch.offline import is_offline
 from modelless.controller.dispatch.worker_groups import NO_GROUP, WorkerGroup
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
+from modelless.variants.vocabulary import OFFLINE
 
 QueueKey = tuple[str, str | None, Hashable]
 """Scope, variant (None while no variant is chosen) and batch key."""
@@ -266,8 +267,12 @@ class WaitingQueries:
         self._put(query, worker, key, worker.queues, service_s, work_us)
 
     def defer_query(self, query: QueryView, work_us: int = 0) -> QueueKey:
-        """Let the query wait for any worker; return its queue's key. See ``bind_query``."""
-        key: QueueKey = (query.scope, None, query.batch_key)
+        """Let the query wait for any worker; return its queue's key. See ``bind_query``.
+
+        Offline queries share no queue with others, because no policy may see them.
+        """
+        alike = (OFFLINE, query.batch_key) if is_offline(query) else query.batch_key
+        key: QueueKey = (query.scope, None, alike)
         self._put(query, None, key, self.deferred, 0.0, work_us)
         return key
 

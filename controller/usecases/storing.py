@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-from modelless.common.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError, StoreError
 from modelless.controller.history.audit import note_act
+from modelless.controller.history.feedback import FEEDBACK
+from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.control.last_run import LAST_RUN
+from modelless.controller.live.control.pins import PINS
+from modelless.controller.live.control.totals import SPENDING
+from modelless.controller.live.key_file import KEYS
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, user_name
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.variants.store import open_store
 from modelless.variants.store.copying import copy_store, restore_backup, write_backup
+
+STATE: Final = (KEYS, PINS, FEEDBACK, SPENDING, LAST_RUN)
+"""The files of a home that a backup has besides the store."""
 
 
 def migrate_store(source: str, target: str) -> dict[str, int]:
@@ -34,9 +44,9 @@ def migrate_store(source: str, target: str) -> dict[str, int]:
 def backup_store(
     file: AnyPath, *, home: Home = None, on_progress: Progress = ignore
 ) -> dict[str, int]:
-    """Write the store as it is at one moment, with its artifacts, into one file.
+    """Write the store as it is at one moment, its artifacts and ``STATE`` into one file.
 
-    Keys are not in it. Raises as ``write_backup`` does.
+    Raises as ``write_backup`` does.
 
     Returns:
         The number of rows by table.
@@ -44,25 +54,39 @@ def backup_store(
     path = Path(file).expanduser()
     with open_home(home) as registry:
         told = _telling(on_progress, "artifacts written")
-        return write_backup(registry.store, registry.artifacts, path, told)
+        files = {name: home_folder(home) / name for name in STATE}
+        return write_backup(registry.store, registry.artifacts, path, told, files)
 
 
 def restore_store(
     file: AnyPath, *, replace: bool = False, home: Home = None, on_progress: Progress = ignore
-) -> dict[str, int]:
+) -> tuple[dict[str, int], bool]:
     """Bring back what a backup has. Raises as ``restore_backup`` does.
 
+    While modelless runs from the home, only rows and artifacts come back: it keeps ``STATE`` in
+    memory, and would write over what was restored.
+
     Args:
-        replace: remove what the store has; else it must have nothing.
+        replace: remove what the store has, and write over the files; else there must be none.
 
     Returns:
-        The number of rows by table.
+        The number of rows by table; and whether ``STATE`` came back.
     """
-    path = Path(file).expanduser()
+    path, folder = Path(file).expanduser(), home_folder(home)
+    is_down = read_state(folder) is None
+    files = {name: folder / name for name in STATE} if is_down else {}
     with open_home(home) as registry:
         told = _telling(on_progress, "artifacts restored")
-        note_act(home_folder(home), "store-restore", user_name(), file=str(path), replace=replace)
-        return restore_backup(registry.store, registry.artifacts, path, told, replace=replace)
+        note_act(folder, "store-restore", user_name(), file=str(path), replace=replace)
+        try:
+            rows = restore_backup(
+                registry.store, registry.artifacts, path, told, files, replace=replace
+            )
+        except OSError as error:
+            raise StoreError(
+                f"The rows are back, but {error.filename} cannot be written ({error.strerror})."
+            ) from error
+    return rows, is_down
 
 
 def _telling(on_progress: Progress, activity: str) -> Callable[[int, int], None]:

@@ -8,15 +8,17 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.files import write_whole
 from modelless.variants.artifacts import ArtifactStore, check_sha256
 from modelless.variants.store.database import Store, open_store
 from modelless.variants.store.tables import ArtifactRow, Base, LeaseRow, SchemaVersionRow
@@ -33,6 +35,7 @@ TABLES: Final[tuple[Table, ...]] = tuple(
 _STORE, _MANIFEST, _FORMAT = "store.db", "manifest.json", 1
 _MAX_MANIFEST_BYTES: Final = 2**16
 _MAX_STORE_BYTES: Final = 2**31
+_MAX_FILE_BYTES: Final = 2**26
 _ATTEMPTS: Final = 3
 
 
@@ -96,16 +99,22 @@ def _digest(session: Session, table: Table) -> tuple[int, int]:
 
 
 def write_backup(
-    store: Store, artifacts: ArtifactStore, path: Path, on_artifact: Callable[[int, int], None]
+    store: Store,
+    artifacts: ArtifactStore,
+    path: Path,
+    on_artifact: Callable[[int, int], None],
+    files: Mapping[str, Path] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Write the store as it was at one moment, and its artifacts, into one zip file.
+    """Write the store as it was at one moment, its artifacts and other files into one zip file.
 
-    ``manifest.json`` has the format's number and the sha256 of ``store.db``, a SQLite store;
-    artifacts are in ``artifacts/``, named by their sha256. Serving goes on meanwhile.
+    ``manifest.json`` has the format's number and the sha256 of ``store.db``, a SQLite store, and of
+    each file in ``files/``; artifacts are in ``artifacts/``, named by their sha256. Serving goes on
+    meanwhile.
 
     Args:
         path: the file; it appears when it is whole, for this user alone.
         on_artifact: is told how many artifacts are written, and how many there are.
+        files: other files by name; those that are not there are left out.
 
     Returns:
         The number of rows by table.
@@ -122,7 +131,7 @@ def write_backup(
             part = Path(name) / "part"
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    rows = _write_part(store, artifacts, part, on_artifact)
+                    rows = _write_part(store, artifacts, part, on_artifact, files)
                     break
                 except IntegrityError:  # perhaps removed after the moment: then once more
                     if attempt == _ATTEMPTS:
@@ -137,7 +146,11 @@ def write_backup(
 
 
 def _write_part(
-    store: Store, artifacts: ArtifactStore, part: Path, on_artifact: Callable[[int, int], None]
+    store: Store,
+    artifacts: ArtifactStore,
+    part: Path,
+    on_artifact: Callable[[int, int], None],
+    files: Mapping[str, Path],
 ) -> dict[str, int]:
     database = part.with_name(_STORE)
     database.unlink(missing_ok=True)
@@ -146,11 +159,15 @@ def _write_part(
         every = _artifact_bytes(copy)
     with database.open("rb") as written:
         digest = hashlib.file_digest(written, "sha256").hexdigest()
-    manifest = {"format": _FORMAT, "store_sha256": digest}
+    others = {name: each.read_bytes() for name, each in files.items() if each.exists()}
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in others.items()}
+    manifest = {"format": _FORMAT, "store_sha256": digest, "files_sha256": digests}
     part.touch(mode=0o600)
     with zipfile.ZipFile(part, "w") as file:
         file.writestr(_MANIFEST, json.dumps(manifest))
         file.write(database, _STORE, zipfile.ZIP_DEFLATED)
+        for name, data in others.items():
+            file.writestr(f"files/{name}", data, zipfile.ZIP_DEFLATED)
         for number, sha256 in enumerate(every, 1):
             file.writestr(f"artifacts/{sha256}", artifacts.read(sha256))
             on_artifact(number, len(every))
@@ -162,24 +179,28 @@ def restore_backup(
     artifacts: ArtifactStore,
     path: Path,
     on_artifact: Callable[[int, int], None],
+    files: Mapping[str, Path] = MappingProxyType({}),
     *,
     replace: bool = False,
 ) -> dict[str, int]:
-    """Bring a backup's artifacts and rows back; of an older modelless's, too.
+    """Bring a backup's artifacts, rows and other files back; of an older modelless's, too.
 
     Every hash is checked. Nothing is unpacked by a name that the file gives. The rows change in one
-    transaction, the last step, so a cluster that runs meanwhile sees all or nothing of it.
+    transaction, so a cluster that runs meanwhile sees all or nothing of it. The files come last.
 
     Args:
-        replace: remove the store's rows; else it must have none.
+        files: where the other files go, by name; those that the backup does not have are left as
+            they are.
+        replace: remove the store's rows, and write over files; else there must be none.
 
     Returns:
         The number of rows by table.
 
     Raises:
-        InvalidInputError: it is no backup, or the store has rows.
+        InvalidInputError: it is no backup, or the store has rows, or one of the files is there.
         IntegrityError: it is damaged; the store is as it was.
         StoreError: the store or the artifacts cannot be written; the store is as it was.
+        OSError: one of the other files cannot be written; the rows are there.
     """
     with _opened(path) as file, tempfile.TemporaryDirectory(prefix="modelless-") as folder:
         manifest = json.loads(_member(file, _MANIFEST, _MAX_MANIFEST_BYTES))
@@ -187,6 +208,17 @@ def restore_backup(
             raise InvalidInputError.of(
                 "backup's format", manifest["format"], str(_FORMAT), "Upgrade modelless."
             )
+        others = {}
+        for name, digest in manifest.get("files_sha256", {}).items():
+            if name in files:
+                others[name] = _member(file, f"files/{name}", _MAX_FILE_BYTES)
+                if hashlib.sha256(others[name]).hexdigest() != digest:
+                    raise IntegrityError(f"The backup {path} is damaged: so is its {name}.")
+                if files[name].exists() and not replace:
+                    raise InvalidInputError.of(
+                        "target", str(files[name]), "a home without that file",
+                        "--replace writes over it.",
+                    )  # fmt: skip
         data = _member(file, _STORE, _MAX_STORE_BYTES)
         if hashlib.sha256(data).hexdigest() != manifest["store_sha256"]:
             raise IntegrityError(f"The backup {path} is damaged: {_STORE} has another sha256.")
@@ -201,7 +233,10 @@ def restore_backup(
                     raise IntegrityError(f"The backup {path} is damaged: so is artifact {sha256}.")
                 artifacts.put(found)
                 on_artifact(number, len(every))
-            return copy_store(copy, store, replace=replace)
+            rows = copy_store(copy, store, replace=replace)
+    for name, data in others.items():
+        write_whole(files[name], data, mode=0o600)
+    return rows
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,6 @@ from modelless.common.errors import (
     ModellessError,
     StoreError,
 )
-from modelless.common.files import write_whole
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.api.tenants import TenantUse
 from modelless.controller.assembly import build_changed
@@ -58,6 +56,7 @@ from modelless.controller.live.control.batch_jobs import BatchJobs
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
 from modelless.controller.live.control.metrics import ClusterMetrics, Scalars
+from modelless.controller.live.control.pins import read_pins, write_pins
 from modelless.controller.live.control.predictions import (
     DriftNotes,
     drifts_status,
@@ -130,20 +129,9 @@ FEEDBACK_KEPT = 10_000
 
 CALLS = frozenset({"batch", "called", "exchange", "leave", "metrics", "pin", "versions"})
 """The methods that other processes may call."""
-_PINS = "pins.json"
 
 EXPORT_S = 5.0
 """Between two exports of metrics: Ray's agent hands them on every ten."""
-
-
-def _read_pins(file: Path) -> tuple[str, ...]:
-    try:
-        return tuple(map(str, json.loads(file.read_text())))
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError) as error:
-        logger.warning("%s cannot be read, so nothing is pinned: %s", file, error)
-        return ()
 
 
 @dataclass(slots=True)
@@ -223,7 +211,7 @@ class ControlLoop:
         self._learn(knowledge)
         self._handle(self._versions.latest)
         self._on_service(self._versions.latest.service)
-        self._pins = _read_pins(home / _PINS)
+        self._pins = read_pins(home)
         if self._pins:
             self._handle(PinsChanged(self._pins))
         follower = VersionFollower(
@@ -308,8 +296,7 @@ class ControlLoop:
         else:
             pins.pop(scope, None)
         note_act(self._home, "pin" if is_pinned else "unpin", by, scope=scope)
-        text = json.dumps(list(pins)).encode()
-        await asyncio.to_thread(write_whole, self._home / _PINS, text, mode=0o600)
+        await asyncio.to_thread(write_pins, self._home, pins)
         self._pins = tuple(pins)
         self._handle(PinsChanged(self._pins))
 

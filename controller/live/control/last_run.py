@@ -22,7 +22,7 @@ WRITE_EVERY_S: Final = 10.0
 MOST_VARIANTS: Final = 1000
 REGAINED_S: Final = 300.0
 """So long what the run before had loaded may take to be loaded again; then it is forgotten."""
-_FILE: Final = "last-run.json"
+LAST_RUN: Final = "last-run.json"
 
 
 def read_last_run(home: Path) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def read_last_run(home: Path) -> tuple[str, ...]:
 
     What it served, if it is not known what was loaded.
     """
-    served, loaded = _read(home / _FILE)
+    served, loaded = _read(home / LAST_RUN)
     return tuple(sorted(loaded or served, key=lambda name: (-served.get(name, 0.0), name)))
 
 
@@ -42,7 +42,7 @@ class LastRun:
     """
 
     def __init__(self, home: Path) -> None:
-        self._path = home / _FILE
+        self._path = home / LAST_RUN
         self._counts, self._owed = _read(self._path)
         self._loaded: frozenset[str] = frozenset()
         self._counted_s = self._written_s = -math.inf

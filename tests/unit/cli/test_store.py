@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from modelless.controller.history.feedback import write_feedback
+from modelless.controller.live.cluster.cluster import UpState
+from modelless.controller.live.control.pins import read_pins, write_pins
 from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
@@ -30,6 +35,42 @@ def test_a_backup_brings_everything_back(run: Run, profiled: Path, tmp_path: Pat
     ]
     assert selects[0].out == selects[1].out
     assert json.loads((other / "audit.jsonl").read_text())["act"] == "store-restore"
+
+
+def test_a_backup_has_the_state_of_operators(run: Run, profiled: Path, tmp_path: Path) -> None:
+    assert run("key", "create", "--tenant", "ann", "--scope", "infer").code == 0
+    write_pins(profiled, ["pixels"])
+    write_feedback(profiled, {})
+    (profiled / "config-of-mine.yaml").write_text("mine")
+    run("store", "backup", "it.zip")
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run("--home", other, "store", "restore", "it.zip").code == 0
+    for name in ("keys.json", "pins.json", "feedback.json"):
+        assert (other / name).read_bytes() == (profiled / name).read_bytes()
+        assert (other / name).stat().st_mode & 0o777 == 0o600
+    assert not (other / "config-of-mine.yaml").exists()
+    (profiled / "store.db").unlink()
+    refused = run("store", "restore", "it.zip")
+    assert refused.code == 2
+    assert "keys.json" in refused.err
+    assert not variants(profiled)
+    write_pins(profiled, [])
+    assert run("store", "restore", "it.zip", "--replace").code == 0
+    assert read_pins(profiled) == ("pixels",)
+
+
+def test_files_of_a_running_cluster_stay(run: Run, profiled: Path, tmp_path: Path) -> None:
+    write_pins(profiled, ["pixels"])
+    run("store", "backup", "it.zip")
+    write_pins(profiled, [])
+    state = UpState(os.getpid(), "http://127.0.0.1:1", 0.0)
+    (profiled / "run").mkdir(exist_ok=True)
+    (profiled / "run" / "up.json").write_text(json.dumps(asdict(state)))
+    restored = run("store", "restore", "it.zip", "--replace")
+    assert restored.code == 0
+    assert "modelless down" in restored.err
+    assert read_pins(profiled) == ()
 
 
 def test_what_is_there_is_replaced_only_when_asked(run: Run, registered: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
+from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 
-from .some_policies import Scripted
+from .some_policies import LateBinding, Scripted
 from .world import LADDER, World
 
 INT8, FP32, LITE2 = LADDER
@@ -43,6 +44,19 @@ def test_no_policy_sees_them() -> None:
     assert set(queries) == set(world.completed)
 
 
+@pytest.mark.parametrize("policy", [BestValue, LateBinding])
+def test_no_batch_of_online_queries_is_filled_with_them(policy: type[SelectionPolicy]) -> None:
+    world = World(policy(), {INT8: LADDER[INT8]})
+    world.add_worker()
+    first = world.ask(**OFFLINE)
+    for _ in range(3):
+        world.ask(**OFFLINE)
+    online = world.ask(latency_ms=9_000.0)
+    world.finish()
+    assert first in world.completed
+    assert world.running["w0"].query_ids == (online,)
+
+
 @pytest.mark.parametrize("policy", [BestValue, CheapestFeasible])
 def test_online_queries_go_first_even_late_ones(policy: type[BestValue]) -> None:
     world = World(policy(), limits=DispatchLimits(max_batch=1))
@@ -69,9 +83,10 @@ def test_a_full_queue_has_room_for_online_queries() -> None:
 @pytest.mark.parametrize(
     ("latency_ms", "items"),
     # One item takes 10 ms, its p99 is 12; n take 5 + 5 n, and 1.2 times that.
-    [(None, 3), (1000.0, 3), (75.0, 1), (40.0, 1), (15.0, 0)],
+    # An online query that runs at once has its limit left, less 10 ms.
+    [(None, 3), (1000.0, 3), (40.0, 2), (30.0, 1), (20.0, 0), (15.0, 0)],
 )
-def test_a_batch_is_short_beside_the_wait_that_online_queries_can_bear(
+def test_a_batch_is_no_longer_than_what_online_queries_have_left(
     latency_ms: float | None, items: int
 ) -> None:
     world = World(BestValue(), {INT8: LADDER[INT8]})
@@ -97,6 +112,36 @@ def test_a_rare_hurry_does_not_stop_them() -> None:
         world.finish()
     world.ask(latency_ms=15.0)
     world.finish()
+    world.ask(**OFFLINE)
+    assert world.running
+
+
+def test_late_online_queries_beside_them_stop_them_until_others_are_in_time() -> None:
+    world = World(BestValue(), {INT8: LADDER[INT8]})
+    world.add_worker()
+    for _ in range(40):
+        world.ask(**OFFLINE)
+    for _ in range(6):
+        assert world.running
+        world.ask(latency_ms=500.0)
+        world.finish()  # the offline batch
+        world.finish(after_s=0.6)
+    for _ in range(198):
+        assert not world.running
+        world.ask(latency_ms=500.0)
+        world.finish()
+    for _ in range(3):
+        world.ask(latency_ms=500.0)
+        world.finish()
+    assert world.running, "one online query in 200 may be late"
+
+
+def test_late_online_queries_with_no_offline_batch_near_do_not_stop_them() -> None:
+    world = World(BestValue(), {INT8: LADDER[INT8]})
+    world.add_worker()
+    for after_s in [0.6] * 20 + [0.01]:
+        world.ask(latency_ms=500.0)
+        world.finish(after_s=after_s)
     world.ask(**OFFLINE)
     assert world.running
 

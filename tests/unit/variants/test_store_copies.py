@@ -142,7 +142,9 @@ class TestCopying:
 class TestBackups:
     @pytest.fixture
     def file(self, registry: Registry, tmp_path: Path) -> Path:
-        write_backup(registry.store, registry.artifacts, tmp_path / "backup.zip", ignore)
+        (tmp_path / "a.json").write_text("{}")
+        files = {"a.json": tmp_path / "a.json", "none.json": tmp_path / "none.json"}
+        write_backup(registry.store, registry.artifacts, tmp_path / "backup.zip", ignore, files)
         return tmp_path / "backup.zip"
 
     def test_it_restores_to_an_identical_registry(
@@ -200,6 +202,10 @@ class TestBackups:
             (lambda name, data: data[:-1] if name.startswith("artifacts/") else data, "artifact"),
             (lambda name, data: data * 2 if name.startswith("artifacts/") else data, "larger"),
             (lambda name, data: None if name.startswith("artifacts/") else data, "no item"),
+            (
+                lambda name, data: data + b"x" if name == "files/a.json" else data,
+                "so is its a.json",
+            ),
             (lambda name, data: data + b"x" if name == "store.db" else data, "another sha256"),
             (lambda name, data: b"{}" if name == "manifest.json" else data, "format"),
             (lambda name, data: b"[]" if name == "manifest.json" else data, "whole"),
@@ -249,9 +255,11 @@ class TestBackups:
         self.refuses(tmp_path / "bad.zip", tmp_path, "artifact sha256")
 
     def refuses(self, file: Path, folder: Path, says: str) -> None:
+        others = ArtifactStore(str(folder / "others"))
         with open_store(f"sqlite:///{folder}/target.db") as target:
             with pytest.raises(ModellessError, match=says):
-                restore_backup(target, ArtifactStore(str(folder / "others")), file, ignore)
+                restore_backup(target, others, file, ignore, {"a.json": folder / "b.json"})
+            assert not (folder / "b.json").exists()
             assert not any(contents(target).values())
 
 
