@@ -20,13 +20,15 @@ class Line(NamedTuple):
 
     Attributes:
         queries: m of them.
-        suited: the variants that may serve each.
+        suited: the distinct variants that may serve one.
+        which: of ``suited``, for each query.
         slack_s: time to their deadlines, ascending, m figures.
         later: points that each is worth if it is left, shape (m,).
     """
 
     queries: Sequence[QueryView]
     suited: Sequence[Suited]
+    which: Sequence[int]
     slack_s: Sequence[float]
     later: FloatArray
 
@@ -64,8 +66,8 @@ def best_batch(menu: Menu, line: Line, terms: Terms) -> Batch | None:
 
     A batch of a variant has the first queries that the variant may serve.
     """
-    can = np.array([suited.rows for suited in line.suited]).T
-    items = (can * [query.items for query in line.queries]).cumsum(axis=1)
+    can = np.array([suited.rows for suited in line.suited]).T[:, line.which]
+    items = (can * np.array([query.items for query in line.queries])).cumsum(axis=1)
     rows = np.arange(len(can))[:, None]
     column = np.minimum(items, menu.most) - 1
     sure_s, busy_s = menu.sure_s[rows, column], menu.busy_s[rows, column]

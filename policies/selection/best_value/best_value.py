@@ -39,6 +39,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.priorities import heads, rank
@@ -67,8 +68,7 @@ _LOOK_AGAIN_S = 0.1
 _QUEUES_LOOKED_AT = 8
 """The most urgent ones that are compared; more cost time and bring nothing."""
 _QUERIES_LOOKED_AT = 256
-_BATCHES_LOOKED_AT = 4
-"""Of a queue, so many queries or full batches at most; a bound on the time of a decision."""
+"""Of a queue, at most; a bound on the time of a decision."""
 _SHARED_OUT_EVERY_S = 0.25
 _BATCHES = 10
 """Over so many the time of a batch is averaged."""
@@ -145,47 +145,30 @@ class BestValue(SelectionPolicy):
         self._pools = Pools(miss_penalty)
         self._shared_out_s = -math.inf
         self._batch_s = 0.0  # the mean time of a batch
-        # The last candidates by scope, items and size; the least median latency among them.
-        self._candidates: dict[tuple[str, int, int], Candidates] = {}
-        self._least: dict[_Limits, tuple[Candidates, float]] = {}
-        self._suited: dict[tuple[Menu, _Limits], tuple[Candidates | None, Suited]] = {}
+        # By limits: candidates, and the least median latency among those that meet the limits.
+        self._asked_for: dict[_Limits, tuple[Candidates, float]] = {}
+        self._suited: dict[tuple[Menu, _Limits], tuple[object, Suited]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         # The caches hold the dispatcher's views; they are filled again.
-        return {**self.__dict__, "_candidates": {}, "_least": {}, "_suited": {}}
+        return {**self.__dict__, "_asked_for": {}, "_suited": {}}
 
     # -- on arrival ---------------------------------------------------------------------------
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        least_s = self._find_least_s(query, candidates)
-        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
+        limits = _limits(query)
+        known = self._asked_for.get(limits)
+        if known is None or known[0].estimates is not candidates.estimates:
+            if len(self._asked_for) >= _KEPT:
+                self._asked_for.clear()
+            known = self._asked_for[limits] = candidates, _find_least_s(query, candidates)
+        if known[1] < math.inf and candidates.now_s + known[1] <= query.deadline_s:
             self._rates.count(kind_of(query), candidates.now_s)
             return _DEFERRED
         # No placement could ever serve it, queue or not.
         return Reject(why_infeasible(query, list_options(query, candidates, "p50")))
-
-    def _find_least_s(self, query: QueryView, candidates: Candidates) -> float:
-        """Returns the least median latency of the placements that meet its other limits."""
-        limits = _limits(query)
-        at = limits[:3]
-        last = self._candidates.get(at)
-        if last is None or last.estimates is not candidates.estimates:
-            if len(self._candidates) >= _KEPT:
-                self._candidates.clear()
-            last = self._candidates[at] = candidates
-        known = self._least.get(limits)
-        if known is None or known[0] is not last:
-            allowed = candidates.accuracy_percent >= query.min_accuracy_percent
-            if query.max_cost_usd < math.inf:
-                allowed &= candidates.cost_usd <= query.max_cost_usd
-            # fmin: NaN is unknown
-            least_s = float(np.fmin.reduce(candidates.estimates.p50_s[allowed], initial=np.inf))
-            if len(self._least) >= _KEPT:
-                self._least.clear()
-            known = self._least[limits] = last, least_s
-        return known[1]
 
     # -- on idle ------------------------------------------------------------------------------
 
@@ -250,35 +233,45 @@ class BestValue(SelectionPolicy):
         return best
 
     def _best_from(self, asked: _Asked, menu: Menu, queued: Sequence[QueryView]) -> Batch | None:
-        """Returns the best batch that begins with the first of these queries that it suits."""
+        """Returns the best batch that begins with the first of these queries that it suits.
+
+        Of queries that the same variants may serve, so many are looked at as fill a batch.
+        """
         queries: list[QueryView] = []
         slacks_s: list[float] = []
-        suited: list[Suited] = []
+        which: list[int] = []
+        sorts: dict[tuple[float, float, int], tuple[int, Suited]] = {}
+        items_of: dict[tuple[int, ...], int] = {}  # by the variants that may serve them
+        lacking = set(range(len(menu.variant_ids)))  # those without a full batch so far
         gamble: Batch | None = None
-        able: dict[tuple[float, float, int], Suited] = {}
         looked_at = 0
         now_s, most = asked.now_s, menu.most
         for query in queued:
             limits = query.min_accuracy_percent, query.max_cost_usd, query.items
-            mine = able.get(limits)
-            if mine is None:
-                mine = able[limits] = self._suited_to(asked.worker, menu, query)
-            if not mine.is_any:
+            if limits not in sorts:
+                sorts[limits] = len(sorts), self._suited_to(asked.worker, menu, query)
+            sort, mine = sorts[limits]
+            if not mine.places:
                 continue
             looked_at += 1
             slack_s = query.deadline_s - now_s
             if slack_s >= mine.sure_s:
-                queries.append(query)
-                slacks_s.append(slack_s)
-                suited.append(mine)
-                if len(queries) == _BATCHES_LOOKED_AT * most:
+                before = items_of.get(mine.places, 0)
+                if before < most:
+                    items_of[mine.places] = before + query.items
+                    queries.append(query)
+                    slacks_s.append(slack_s)
+                    which.append(sort)
+                    if before + query.items >= most:
+                        lacking.difference_update(mine.places)
+                if not lacking:
                     break
-            elif looked_at == _QUERIES_LOOKED_AT:
-                break
             elif slack_s < mine.least_s:
                 asked.dropped[query.query_id] = query
             elif gamble is None:
                 gamble = _alone(menu, mine, query, slack_s)
+            if looked_at == _QUERIES_LOOKED_AT:
+                break
         if not queries:
             return gamble
         pool, idle_s = asked.pool, asked.idle_s
@@ -286,17 +279,19 @@ class BestValue(SelectionPolicy):
         limit_s = queries[0].deadline_s - queries[0].arrival_s
         waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
         terms = Terms(pool.price, max(waited, asked.fill), self._miss_points, to_come, idle_s)
-        then_s = np.array(slacks_s) - min(idle_s, self._batch_s)
-        later = self._later(suited, then_s, pool.price)
-        return best_batch(menu, Line(queries, suited, slacks_s, later), terms)
+        suited = [mine for _, mine in sorts.values()]
+        slack_s_then = np.array(slacks_s) - min(idle_s, self._batch_s)
+        later = self._later(suited, np.array(which), slack_s_then, pool.price)
+        return best_batch(menu, Line(queries, suited, which, slacks_s, later), terms)
 
     def _suited_to(self, worker: WorkerView, menu: Menu, query: QueryView) -> Suited:
         """Returns the variants of a menu that may serve a query."""
         limits = _limits(query)
-        candidates = self._candidates.get(limits[:3])
+        asked_for = self._asked_for.get(limits)
         known = self._suited.get((menu, limits))
-        if known is not None and known[0] is candidates:
+        if known is not None and known[0] is asked_for:
             return known[1]
+        candidates, least_s = asked_for or (None, 0.0)
         rows = menu.accuracy_percent >= query.min_accuracy_percent
         rows &= query.items <= menu.most
         if query.max_cost_usd < math.inf:
@@ -306,18 +301,17 @@ class BestValue(SelectionPolicy):
                 )
         if len(self._suited) >= _KEPT:
             self._suited.clear()
-        least_s = self._least.get(limits, (None, 0.0))[1]
         found = Suited(menu, rows, query.items, least_s)
-        self._suited[menu, limits] = candidates, found
+        self._suited[menu, limits] = asked_for, found
         return found
 
-    def _later(self, suited: Sequence[Suited], slack_s: FloatArray, price: float) -> FloatArray:
+    def _later(
+        self, suited: Sequence[Suited], which: NDArray[np.intp], slack_s: FloatArray, price: float
+    ) -> FloatArray:
         """Returns the points that queries are worth later, given their slack then."""
-        points = np.empty(len(suited))
-        places: dict[Suited, list[int]] = {}
-        for place, each in enumerate(suited):
-            places.setdefault(each, []).append(place)
-        for each, mine in places.items():
+        points = np.zeros(len(which))
+        for sort, each in enumerate(suited):
+            mine = which == sort
             edges_s, worth = each.later(price, self._miss_points)
             points[mine] = worth[edges_s.searchsorted(slack_s[mine], side="right")]
         return points
@@ -369,6 +363,15 @@ class BestValue(SelectionPolicy):
             queries.append(query)
             items, deadline_s = more, min(deadline_s, query.deadline_s)
         return batch._replace(queries=tuple(queries), busy_s=float(busy_s[items - 1]))
+
+
+def _find_least_s(query: QueryView, candidates: Candidates) -> float:
+    """Returns the least median latency of the placements that meet the query's other limits."""
+    allowed = candidates.accuracy_percent >= query.min_accuracy_percent
+    if query.max_cost_usd < math.inf:
+        allowed &= candidates.cost_usd <= query.max_cost_usd
+    # fmin: NaN is unknown
+    return float(np.fmin.reduce(candidates.estimates.p50_s[allowed], initial=np.inf))
 
 
 def _costs_at_most(usd: float, candidates: Candidates, variant_id: str, device_class: str) -> bool:

@@ -79,17 +79,17 @@ class Suited:
 
     Attributes:
         rows: whether each variant may, shape (n,).
-        is_any: whether one of them may.
+        places: of the rows that may.
         least_s: the least median latency of such a query anywhere, seconds.
         sure_s: the least p95 here, seconds; inf if none may.
     """
 
-    __slots__ = ("_items", "_later", "_menu", "is_any", "least_s", "rows", "sure_s")
+    __slots__ = ("_items", "_later", "_menu", "least_s", "places", "rows", "sure_s")
 
     def __init__(self, menu: Menu, rows: NDArray[np.bool_], items: int, least_s: float) -> None:
         self._menu, self.rows, self._items, self.least_s = menu, rows, items, least_s
-        self.is_any = bool(rows.any())
-        self.sure_s = float(menu.sure_s[rows, items - 1].min()) if self.is_any else math.inf
+        self.places: tuple[int, ...] = tuple(rows.nonzero()[0].tolist())
+        self.sure_s = float(menu.sure_s[rows, items - 1].min()) if self.places else math.inf
         self._later: tuple[float, FloatArray, FloatArray] | None = None
 
     def quickest(self) -> int:

@@ -174,8 +174,7 @@ class Pools:
     def __init__(self, miss_points: float) -> None:
         self._miss_points = miss_points
         self._pools: dict[tuple[str, frozenset[str]], Pool] = {}
-        self._of_worker: dict[str, Pool] = {}
-        self._names: dict[int, tuple[object, frozenset[str]]] = {}
+        self._of_worker: dict[str, tuple[object, Pool]] = {}  # and its residents
 
     def __getstate__(self) -> dict[str, object]:
         # The dispatcher's views do not pickle, and every worker will be met again.
@@ -188,27 +187,20 @@ class Pools:
 
     def on_idle(self, worker: WorkerView, now_s: float) -> Pool:
         """Note that a worker is idle; return its pool."""
-        residents = worker.residents
-        known = self._names.get(id(residents))
+        name, residents = worker.worker_id, worker.residents
+        known = self._of_worker.get(name)
         if known is None or known[0] is not residents:
-            if len(self._names) >= _KEPT:
-                self._names.clear()
-            known = self._names[id(residents)] = residents, frozenset(residents)
-        key = worker.device_class, known[1]
-        pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = Pool(self._miss_points)
-        before = self._of_worker.get(worker.worker_id)
-        if before is not pool:
-            self._of_worker[worker.worker_id] = pool
-            if before is not None:
-                self._leave(worker.worker_id, before)
-        pool.until_s[worker.worker_id] = now_s
-        return pool
+            key = worker.device_class, frozenset(residents)
+            pool = self._pools.setdefault(key, Pool(self._miss_points))
+            if known is not None and known[1] is not pool:
+                self._leave(name, known[1])
+            known = self._of_worker[name] = residents, pool
+        known[1].until_s[name] = now_s
+        return known[1]
 
     def share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
         """Share the queries of each kind out among the pools, in proportion to their speed."""
-        for name, pool in list(self._of_worker.items()):
+        for name, (_, pool) in list(self._of_worker.items()):
             if now_s - pool.until_s[name] > _FORGOTTEN_AFTER_S:
                 del self._of_worker[name]
                 self._leave(name, pool)

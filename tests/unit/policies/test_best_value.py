@@ -401,8 +401,9 @@ def worth_later(price: float, slack_s: np.ndarray) -> list[float]:
 
 def best_of(count: int, in_s: float, later: float, terms: Terms) -> tuple[str, Batch]:
     """The best batch of equal queries on the ladder, with the variant's name."""
-    suited = [any_variant()] * count
-    line = Line(many(count, in_s), suited, [in_s] * count, np.full(count, later))
+    line = Line(
+        many(count, in_s), [any_variant()], [0] * count, [in_s] * count, np.full(count, later)
+    )
     batch = best_batch(ladder(), line, terms)
     assert batch is not None
     return ladder().variant_ids[batch.row], batch
@@ -663,6 +664,15 @@ def test_a_long_row_that_this_worker_cannot_serve_hides_nobody() -> None:
     decision = ask(BestValue(), *many(300, 0.3, min_accuracy_percent=80.0), due(999, 0.5), at=weak)
     assert isinstance(decision, Run)
     assert [query.query_id for query in decision.queries] == [999]
+
+
+def test_under_load_those_that_only_a_slow_variant_may_serve_hide_none_that_a_quick_one_can() -> (
+    None
+):
+    demanding = many(60, 0.30, min_accuracy_percent=75.0)
+    others = [due(100 + number, 0.31) for number in range(20)]
+    run = serve(*demanding, *others)
+    assert (run.variant_id, ids(run.queries)) == (QUICK, list(range(100, 108)))
 
 
 def test_at_a_price_a_part_full_batch_need_not_be_the_quickest() -> None:
