@@ -13,10 +13,8 @@ which nothing was when all of another was:
 ``regret_points`` is the accuracy that decisions lose against those by the full grid: for deadlines
 from the quickest to the slowest variant, the most accurate variant whose predicted p90 is in time
 is taken, and is worth its accuracy if it is in time. ``by`` says whether the points were chosen by
-the loss of decisions, as ``--budget`` does, or by all errors alike, as ``--target-error`` does. The
-same for the variants of a device in a table of profiles, after 10, 30 and 60 seconds:
-
-    python benchmarks/profiling/few_points.py --table TABLE.csv --device NAME --variants 60
+the loss of decisions, as ``--budget`` does, or by all errors alike, as ``--target-error`` does.
+``prediction_tables.py`` shows the regret on devices of tables of profiles.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import PlacementFacts, read_table
+from modelless.profiler.measure.table import PlacementFacts, TableRow
 from modelless.profiler.measure.timing import MeasurementEffort
-from modelless.variants.registry.registry import open_registry
+from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.vocabulary import (
     Accuracy,
     DeviceClass,
@@ -64,39 +62,11 @@ ALL_ALIKE = 0.0  # a target that is never reached
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--home", type=Path, help="with a profiled grid")
-    parser.add_argument("--table", type=Path, metavar="TABLE.csv")
-    parser.add_argument("--device", help="of the table")
-    parser.add_argument("--variants", type=int, default=60, help="of the device, at most")
-    parser.add_argument("--seeds", type=int, default=4, help="draws of the variants")
-    given = parser.parse_args()
-    if given.table:
-        by_seed = [
-            of_table(given.table, given.device, given.variants, n) for n in range(given.seeds)
-        ]
-        for budget_s in BUDGETS_S:
-            for name, target in (("decisions", None), ("errors", ALL_ALIKE)):
-                runs = [replay(*each, budget_s, target) for each in by_seed]
-                means = {
-                    key: round(float(np.mean([run[key] for run in runs])), 2) for key in runs[0]
-                }
-                print(json.dumps({"budget_s": budget_s, "by": name, **means}), flush=True)
-        return
-    home = given.home
-    facts = read_facts()
-    devices = {device.name: device for device in default_device_classes(facts)}
+    parser.add_argument("--home", type=Path, required=True, help="with a profiled grid")
+    home = parser.parse_args().home
     with closing(open_registry(home)) as registry:
-        catalog = registry.catalog()
-        newest = {variant.id: variant for variant in catalog.variants}
-        grid = [
-            row
-            for row in read_measurements(registry, devices.values(), facts)
-            if row.variant_id in newest
-        ]
-        rates = DeviceRecords(registry.store).current(devices.values(), facts)
-        subjects = describe_measured(
-            grid, newest, devices, catalog.models.values(), registry.graph_facts, rates
-        )
+        grid, subjects = of_registry(registry)
+    devices = sorted({row.device_class for row in grid})
     found: dict[str, Any] = {"points": len(grid), "seconds": round(cost_s(grid), 1)}
     unrated = {placement: replace(one, rates=None) for placement, one in subjects.items()}
     for name, some in (("name_alone", unrated), ("rates", subjects)):
@@ -110,6 +80,22 @@ def main() -> None:
             ],
         }
     print(json.dumps(found, indent=1))
+
+
+def of_registry(
+    registry: Registry,
+) -> tuple[list[Measurement], dict[Placement, PlacementFacts]]:
+    """What this machine measured of the newest variants, and their facts."""
+    facts = read_facts()
+    devices = {device.name: device for device in default_device_classes(facts)}
+    catalog = registry.catalog()
+    newest = {variant.id: variant for variant in catalog.variants}
+    measured = read_measurements(registry, devices.values(), facts)
+    grid = [row for row in measured if row.variant_id in newest]
+    rates = DeviceRecords(registry.store).current(devices.values(), facts)
+    return grid, describe_measured(
+        grid, newest, devices, catalog.models.values(), registry.graph_facts, rates
+    )
 
 
 def others(grid: Sequence[Measurement], device_class: str) -> list[Measurement]:
@@ -180,11 +166,11 @@ def regret(
     return float(np.mean(lost))
 
 
-def of_table(
-    path: Path, device: str, count: int, seed: int
+def of_rows(
+    rows: Sequence[TableRow], count: int, seed: int
 ) -> tuple[list[Measurement], dict[Placement, PlacementFacts]]:
     """Some variants of a device of a table, as if they were measured on this machine."""
-    rows = [row for row in read_table(path) if row.device == device and row.accuracy]
+    rows = [row for row in rows if row.accuracy]
     items = list(dict.fromkeys(row.item for row in rows))
     kept = {items[at] for at in np.random.default_rng(seed).permutation(len(items))[:count]}
     rows = [row for row in rows if row.item in kept and 0.0 <= row.accuracy <= 100.0]
@@ -204,11 +190,11 @@ def of_table(
         )
         repeats = math.ceil(spent_s / p50_s)
         subjects[Placement(variant.id, where.name)] = PlacementFacts(
-            variant, where, device, "engine", row.family
+            variant, where, row.device, "engine", row.family
         )
         grid.append(
             Measurement(
-                variant.id, where.name, row.batch, 1, "engine", device, repeats, p50_s,
+                variant.id, where.name, row.batch, 1, "engine", row.device, repeats, p50_s,
                 1.05 * p50_s, 1.2 * p50_s, p50_s, row.batch / p50_s, variant.artifact_bytes,
                 0.3, True, 0.0, datetime(2025, 1, 1, tzinfo=UTC), "table",
             )
@@ -223,6 +209,25 @@ def replay(
     target_error: float | None = None,
 ) -> dict[str, float]:
     """Choose points until the time is spent, and judge what is predicted then."""
+    known = choose(grid, subjects, budget_s, target_error)
+    measured = {(row.placement, row.batch) for row in known}
+    rest = [row for row in grid if (row.placement, row.batch) not in measured]
+    model = FleetModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
+    return {
+        "share_of_time": round(cost_s(known) / cost_s(grid), 3),
+        "measured": len(known),
+        "regret_points": round(regret(model, subjects, known, grid), 3),
+        **(judge(model, known, rest) if rest else {}),
+    }
+
+
+def choose(
+    grid: Sequence[Measurement],
+    subjects: Mapping[Placement, PlacementFacts],
+    budget_s: float,
+    target_error: float | None = None,
+) -> list[Measurement]:
+    """The points of the grid that ``profile --budget`` would have measured in that time."""
     points = {(row.placement, row.batch): row for row in grid}
     batches = sorted({row.batch for row in grid})
     strategy = BayesianDesign(shipped_prior(), subjects, batches, target_error)
@@ -241,14 +246,7 @@ def replay(
         left[chosen.placement] = [b for b in left[chosen.placement] if b not in chosen.batches]
         if not left[chosen.placement]:
             del left[chosen.placement]
-    rest = [points[placement, batch] for placement, some in left.items() for batch in some]
-    model = FleetModel(shipped_prior(), subjects, batches)
-    return {
-        "share_of_time": round(cost_s(known) / cost_s(grid), 3),
-        "measured": len(known),
-        "regret_points": round(regret(model, subjects, known, grid), 3),
-        **(judge(model, known, rest) if rest else {}),
-    }
+    return known
 
 
 if __name__ == "__main__":

@@ -124,6 +124,7 @@ class MethodScore:
         mape_percent: mean absolute error relative to the measured latency.
         mape_low_percent, mape_high_percent: that error in the best and the worst draw.
         median_error_percent: median absolute relative error.
+        median_error_low_percent, median_error_high_percent: that of the best and the worst draw.
         within_10_percent: share of rows predicted within 10 %, per cent.
         rank_correlation: Spearman's; None where all predictions or latencies are equal.
         band_coverage_percent: share of rows within the central 90 % band, per cent; None for
@@ -142,6 +143,8 @@ class MethodScore:
     mape_low_percent: float
     mape_high_percent: float
     median_error_percent: float
+    median_error_low_percent: float
+    median_error_high_percent: float
     within_10_percent: float
     rank_correlation: float | None
     band_coverage_percent: float | None = None
@@ -345,6 +348,8 @@ def _score(
         points=points,
         mape_low_percent=min(by_figure["mape_percent"]),
         mape_high_percent=max(by_figure["mape_percent"]),
+        median_error_low_percent=min(by_figure["median_error_percent"]),
+        median_error_high_percent=max(by_figure["median_error_percent"]),
         band_coverage_low_percent=min(coverage, default=None),
         band_coverage_high_percent=max(coverage, default=None),
         **means,
