@@ -3,7 +3,7 @@
 ``observe`` should stay under 20 microseconds, and an estimate of 1,000 placements that nothing
 cached can answer, as after each outcome, under 200.
 
-    python benchmarks/profiling/costmodel.py [--json] [--placements 100 1000 10000]
+    python benchmarks/profiling/costmodel.py [--placements 100 1000 10000]
 
 One run, every call timed on its own, in CPU time, so that a busy machine tells the same; what the
 clock itself takes is taken off.
@@ -12,11 +12,9 @@ clock itself takes is taken off.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +23,6 @@ from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
-GOAL_OBSERVE_US = 20.0
-GOAL_ESTIMATE_US = 200.0
 CALLS = 5000
 BATCHES = (1, 2, 4, 8)
 DEVICE_CLASSES = ("cpu-1", "cpu-2", "cpu-4", "gpu")
@@ -50,11 +46,8 @@ def timed(call: Callable[[], object], overhead_us: float = 0.0) -> float:
     return (time.thread_time_ns() - started_ns) / 1e3 - overhead_us
 
 
-def quantiles(figures_us: list[float]) -> dict[str, float]:
-    return {f"p{q}_us": round(float(np.percentile(figures_us, q)), 2) for q in (50, 99)}
-
-
-def measure(count: int) -> dict[str, Any]:
+def measure(count: int) -> tuple[list[float], list[float]]:
+    """Microseconds of each observation, and of each estimate after it."""
     rng = np.random.default_rng(1)
     placements = tuple(
         Placement(f"task/model/v{number}@1", DEVICE_CLASSES[number % len(DEVICE_CLASSES)])
@@ -88,30 +81,18 @@ def measure(count: int) -> dict[str, Any]:
         observe_us.append(timed(observe, overhead_us))
         estimate_us.append(timed(estimate, overhead_us))
     assert model.ignored_count == 0
-    return {
-        "placements": count,
-        "observe": quantiles(observe_us),
-        "estimate_after_observe": quantiles(estimate_us),
-    }
+    return observe_us, estimate_us
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--placements", type=int, nargs="+", default=[100, 1000, 10_000])
-    asked = parser.parse_args()
-    found = [measure(count) for count in asked.placements]
-    if asked.json:
-        print(json.dumps({"calls": CALLS, "results": found}, indent=2))
-        return
     print(f"one run, {CALLS} calls; p50 / p99 in microseconds of CPU time")
-    print(f"goals: observe {GOAL_OBSERVE_US:g}, estimate of 1,000 after it {GOAL_ESTIMATE_US:g}")
-    for row in found:
-        observed, estimated = row["observe"], row["estimate_after_observe"]
+    for count in parser.parse_args().placements:
+        observed, estimated = (np.percentile(each, (50, 99)) for each in measure(count))
         print(
-            f"{row['placements']:6d} placements: "
-            f"observe {observed['p50_us']:6.1f} / {observed['p99_us']:6.1f}, "
-            f"estimate {estimated['p50_us']:7.1f} / {estimated['p99_us']:7.1f}"
+            f"{count:6d} placements: observe {observed[0]:6.1f} / {observed[1]:6.1f}, "
+            f"estimate {estimated[0]:7.1f} / {estimated[1]:7.1f}"
         )
 
 

@@ -74,8 +74,8 @@ def main() -> None:
             "zero_shot": {each: unseen(grid, some, each, []) for each in devices},
             "sibling": {each: unseen(grid, some, each, others(grid, each)) for each in devices},
             "results": [
-                {"by": by, **replay(grid, some, share * cost_s(grid), target)}
-                for share in SHARES
+                {"budget_s": budget_s, "by": by, **replay(grid, some, budget_s, target)}
+                for budget_s in (*BUDGETS_S, *(share * found["seconds"] for share in SHARES))
                 for by, target in (("decisions", None), ("errors", ALL_ALIKE))
             ],
         }
