@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
 
 _PREDICTED: Final = "~"  # before a figure that was not measured
-_NICE: Final = 10
+_NICE: Final = 19
 _SHOWN: Final = 3  # variants without a profile that are named
 
 

@@ -53,8 +53,12 @@ _LATENCY_MS: Final = 30_000.0
 _BRIEF_MS: Final = 5.0
 """Rows go together as long as they run no longer: online queries wait for a batch that runs."""
 _MOST_BYTES: Final = 4 << 20  # of a query
-_FULL_S: Final = 0.2
-"""The window does not grow while answers take longer: the workers have enough to do."""
+_LEAST_WAITING: Final = 2.0
+_MOST_WAITING: Final = 4.0
+"""Queries of this run that wait in the server at a time: fewer may leave a worker idle, and more
+come in bursts that delay what else the gateway reads."""
+_FORGET: Final = 1.001
+"""The least latency becomes so many times as long with each answer, because it may have changed."""
 _GIVE_UP_S: Final = 300.0
 """A run ends if nothing is there to answer for so long."""
 _PAUSES_S: Final = (0.1, 5.0)
@@ -179,8 +183,8 @@ def _rows_a_query(client: Client, task: str, min_accuracy: float | None, source:
 
 
 class Window:
-    """How many queries are in flight: additive increase, multiplicative decrease (Chiu and Jain,
-    Computer Networks and ISDN Systems 1989).
+    """How many queries are in flight, so that few wait in the server, as in TCP Vegas (Brakmo and
+    Peterson, IEEE Journal on Selected Areas in Communications 1995). It halves after a refusal.
 
     Args:
         most: queries at once.
@@ -188,6 +192,7 @@ class Window:
 
     def __init__(self, most: int) -> None:
         self._most, self._limit, self._cut_s = most, 1.0, -1.0
+        self._least_s = math.inf
 
     @property
     def limit(self) -> int:
@@ -195,9 +200,13 @@ class Window:
         return int(self._limit)
 
     def note_answer(self, latency_s: float) -> None:
-        """Let one query more in flight after as many answers, unless they wait for long."""
-        if latency_s < _FULL_S:
+        """Let one query more or less in flight after as many answers, by how many waited."""
+        self._least_s = min(_FORGET * self._least_s, latency_s)
+        waiting = self._limit * (1.0 - self._least_s / latency_s)
+        if waiting < _LEAST_WAITING:
             self._limit = min(self._limit + 1.0 / self._limit, self._most)
+        elif waiting > _MOST_WAITING:
+            self._limit = max(self._limit - 1.0 / self._limit, 1.0)
 
     def note_refusal(self, sent_s: float, now_s: float) -> None:
         """Halve the window, once for all that was in flight."""
