@@ -378,7 +378,10 @@ def openapi() -> Reply:
         operation = _operation(path, summary, answer, *errors)
         paths[path] = {"get": operation, "parameters": _path_parameters(path)}
     metrics = _operation("/metrics", "For operators: metrics for Prometheus", _TEXT, 404)
-    metrics["responses"]["200"]["content"] = _content(_TEXT, "text/plain")
+    metrics["responses"]["200"]["content"] = {
+        **_content(_TEXT, "text/plain"),
+        **_content(_TEXT, "application/openmetrics-text"),
+    }
     paths["/metrics"] = {"get": metrics}
     console = _operation("/console", "For operators: the cluster now, as a page", _TEXT, 404)
     console["responses"]["200"]["content"] = _content(_TEXT, "text/html")

@@ -43,7 +43,6 @@ RECEIPT_HEADER = b"modelless-receipt-id"
 
 _OCTETS = (b"content-type", b"application/octet-stream")
 _JSON = (b"content-type", b"application/json")
-_PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class Reply(NamedTuple):
@@ -200,10 +199,10 @@ def classify(array: NDArray[Any], class_count: int, labels: Sequence[str] = ()) 
     return found
 
 
-def render_text(text: str) -> Reply:
-    """A reply in Prometheus' text format."""
-    body = text.encode()
-    return Reply(200, body, [_PROMETHEUS, (b"content-length", b"%d" % len(body))])
+def render_text(body: bytes, content_type: str) -> Reply:
+    """A reply that is text of a kind."""
+    headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+    return Reply(200, body, headers)
 
 
 def render_json(document: object, status: int = 200) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -103,7 +104,7 @@ def up(
             "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
             "insecure": insecure, "json": as_json,
         }  # fmt: skip
-        raise typer.Exit(cluster.supervise(options, say, home=home))
+        raise typer.Exit(cluster.supervise(settings, options, say, home=home))
     with StopSignals() as signals:
 
         def on_stage(stage: str) -> None:
@@ -212,7 +213,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
-        self._is_told = False
+        self._told: BaseException | None = None
 
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.getsignal(number) for number in _STOP}
@@ -224,24 +225,30 @@ class StopSignals:
             signal.signal(number, handler)
 
     def arm(self) -> None:
-        """Put the handlers in place, again if a library has put its own there."""
-        if not self._is_told:
+        """Put the handlers in place, again if a library has put its own there.
+
+        Raises again what was raised and is not being handled: Python itself drops what is raised
+        in a callback, as while it imports, and so do libraries.
+        """
+        if self._told is not None:
+            if sys.exception() is None:
+                raise self._told
+        else:
             for number, before in self._before.items():
                 if before is not signal.SIG_IGN:
                     signal.signal(number, self._on_signal)
 
     def wait(self) -> None:
         """Wait for a signal. Never returns: it raises."""
+        self.arm()
         threading.Event().wait()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._is_told = True
+        self._told = KeyboardInterrupt() if number == signal.SIGINT else Stopped()
         for each in _STOP:
             signal.signal(each, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Stopped
+        raise self._told
 
 
 def curl_line(url: str, task: Task) -> str:
@@ -267,7 +274,10 @@ def _announce(home: Path, settings: Settings, running: Up, *, as_json: bool) -> 
     for task in tasks:
         typer.echo(curl_line(running.url, task))
     if tasks:
-        typer.echo(f"modelless infer PHOTO --task {tasks[0].name} --latency-ms 40")
+        from modelless.controller.usecases.inferring import file_for
+
+        file = file_for(tasks[0].inputs)
+        typer.echo(f"modelless infer {file} --task {tasks[0].name} --latency-ms 1000")
     say_not_served(running.not_served)
 
 

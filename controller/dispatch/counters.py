@@ -46,6 +46,8 @@ class Meters:
         ends: finished queries by scope and outcome; see ``Receipt``.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
+        exemplars: a query for each bucket of ``latencies``, by scope and the bucket's number: id
+            and latency in seconds.
         batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
             what is above them; the last two figures are the items and the seconds devices took.
         cache_hits: queries that the cache answered, by scope.
@@ -55,6 +57,7 @@ class Meters:
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     refusals: dict[tuple[str, str], int] = field(default_factory=dict)
     latencies: dict[str, list[float]] = field(default_factory=dict)
+    exemplars: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     cache_hits: dict[str, int] = field(default_factory=dict)
     advised: Advice = field(default_factory=dict)
@@ -71,12 +74,14 @@ class Meters:
                 reason = _OTHER_REASON
         _count(self.refusals, (scope, reason), count)
 
-    def count_latency(self, scope: str, latency_s: float) -> None:
+    def count_latency(self, scope: str, latency_s: float, query_id: int) -> None:
         counts = self.latencies.get(scope)
         if counts is None:
             counts = self.latencies[scope] = [0.0] * (len(LATENCY_BOUNDS_S) + 2)
-        counts[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1.0
+        bucket = bisect_left(LATENCY_BOUNDS_S, latency_s)
+        counts[bucket] += 1.0
         counts[-1] += latency_s
+        self.exemplars[scope, bucket] = query_id, latency_s
 
     def count_batch(self, variant_id: str, device_class: str, items: int, busy_s: float) -> None:
         key = (variant_id, device_class)

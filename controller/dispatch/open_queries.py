@@ -105,7 +105,7 @@ class OpenQueries:
             if is_counted_apart:
                 meters.count_end(asked.scope, f"offline-{outcome}")
             else:
-                meters.count_latency(query.scope, latency_s)
+                meters.count_latency(query.scope, latency_s, query_id)
                 meters.count_end(asked.scope, outcome)
                 self._offline.note_end(asked, asked.deadline_s - now_s, now_s)
             # This takes half as long as ``Complete(...)``, whose constructor is Python code.
@@ -121,7 +121,7 @@ class OpenQueries:
         receipt.outcome = "served-late" if now_s > query.deadline_s else "served"
         self._receipts.add(receipt)
         meters = self._counters.meters
-        meters.count_latency(query.scope, latency_s)
+        meters.count_latency(query.scope, latency_s, query.query_id)
         meters.count_end(query.scope, receipt.outcome)
         meters.count_cache_hit(query.scope)
         return Complete(query.query_id, 0)

@@ -26,6 +26,7 @@ from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.audit import note_act
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.cluster import cluster, upgrade
+from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 from modelless.controller.live.cluster.supervisor import (
     CHILD,
@@ -216,19 +217,25 @@ def up_command(home: Path, options: Mapping[str, object]) -> list[str]:
 
 
 def supervise(
-    options: Mapping[str, object], say: Callable[[str], None], *, home: Home = None
+    settings: Settings,
+    options: Mapping[str, object],
+    say: Callable[[str], None],
+    *,
+    home: Home = None,
 ) -> int:
     """Keep a cluster up from this process until it is told to stop; returns the exit code.
 
     Args:
+        settings: of the cluster.
         options: of ``up_command``, for the process that has the cluster.
         say: told what the supervisor does, for people.
 
     Raises:
-        EnvironmentUnfitError: modelless is up already, or too many rebuilds did not help.
+        EnvironmentUnfitError: modelless is up already, the port is taken, or too many rebuilds did
+            not help.
     """
-    folder = home_folder(home).resolve()
-    return Supervisor(folder, up_command(folder, options), say).run()
+    folder, http = home_folder(home).resolve(), settings.http
+    return Supervisor(folder, up_command(folder, options), http.host, http.port, say).run()
 
 
 def serve(
@@ -252,7 +259,8 @@ def serve(
         ModellessError: the settings do not fit the home or the machine, or the folder of a
             recording has one already.
     """
-    supervisor, environment = int(os.environ.pop(CHILD, "0")), dict(os.environ)
+    supervisor, ports = int(os.environ.pop(CHILD, "0")), HeldPorts.inherited()
+    environment = dict(os.environ)
     check_exposed(settings, read_keys(home_folder(home)))
     _, latest = settings_in_force(home_folder(home), settings)
     if latest.changes:
@@ -268,11 +276,14 @@ def serve(
             devices, records = default_device_classes(facts), DeviceRecords(registry.store)
             describe_devices(devices, facts, records, accept_noise=True)
     try:
-        with cluster.Cluster(home_folder(home), settings, on_stage, address) as running:
+        with cluster.Cluster(home_folder(home), settings, on_stage, address, ports) as running:
             on_stage("loading variants")
             is_ready = running.wait_ready()
             if supervisor:
-                watch_supervisor(supervisor, [*sys.orig_argv, "--supervise"], environment)
+                command = [*sys.orig_argv, "--supervise"]
+                watch_supervisor(
+                    supervisor, lambda: ports.start(settings.http.port, command, environment)
+                )
             on_up(Up(running.url, os.getpid(), is_ready, dict(running.not_served)))
             wait()
     except Exception as error:

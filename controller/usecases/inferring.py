@@ -115,6 +115,20 @@ def _read_tensors(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, NDArray
     return {spec.name: _fitting(path, arrays[spec.name], spec) for spec in inputs}
 
 
+def file_for(inputs: Sequence[TensorSpec]) -> str:
+    """A name for a file that ``infer_file`` takes for these inputs of a task, to be replaced."""
+    if len(inputs) != 1:
+        return "ARRAYS.npz"
+    (spec,) = inputs
+    if len(spec.shape) <= 2:
+        return "ITEMS.txt"
+    try:
+        _form_of(spec)
+    except InvalidInputError:
+        return "ARRAY.npy"
+    return "PICTURE"
+
+
 def read_tensor(path: Path, spec: TensorSpec) -> NDArray[Any]:
     """The items in a file, as an input takes them.
 

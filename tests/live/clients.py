@@ -35,10 +35,10 @@ def wait_until(condition: Callable[[], bool], most_s: float) -> None:
     pytest.fail(f"not so after {most_s:.0f} s")
 
 
-def ask(running: Running, name: str) -> None:
+def ask(running: Running, name: str, patience_s: float = 30.0) -> None:
     """Have one query answered; what nothing holds is loaded meanwhile, where the policy does so."""
     query = encode_infer(name, {"image": IMAGE}, SLO(latency_ms=20_000.0))
-    connection = HTTPConnection(running.address, timeout=30)
+    connection = HTTPConnection(running.address, timeout=patience_s)
     connection.request("POST", query.path, query.body, dict(query.headers))
     reply = connection.getresponse()
     assert reply.status == 200, reply.read()

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import yaml
 from modelless.controller.live.control.metrics import FAMILIES
 
 from .clients import PINNED, ask, wait_until
-from .running import Running, free_port
+from .running import Running, free_port, modelless
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 Api = Callable[..., Any]
@@ -41,6 +42,7 @@ def prometheus(shared: Running, tmp_path: Path) -> Iterator[Api]:
             f"--config.file={tmp_path}/prometheus.yml",
             f"--storage.tsdb.path={tmp_path}/data",
             f"--web.listen-address={address}",
+            "--enable-feature=exemplar-storage",
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -76,8 +78,20 @@ def test_it_scrapes_evaluates_and_alerts_nobody(shared: Running, prometheus: Api
     assert value("modelless_up") == value("modelless_store_up") == 1.0
     kinds = prometheus("metadata")
     for name, family in FAMILIES.items():
-        (told,) = kinds[name]
+        (told,) = kinds[name.removesuffix("_total")]  # as OpenMetrics names a family
         assert told["type"] == family.kind, name
+    bucket = 'modelless_query_latency_seconds_bucket{task="fashion-mnist"}'
+    times = {"start": f"{time.time() - 300.0}", "end": f"{time.time()}"}
+    found = [
+        exemplar
+        for series in prometheus("query_exemplars", query=bucket, **times)
+        for exemplar in series["exemplars"]
+    ]
+    latest = max(found, key=lambda exemplar: float(exemplar["timestamp"]))
+    why = modelless(shared.home, "why", latest["labels"]["receipt_id"], "--json")
+    assert why.returncode == 0, why.stderr
+    told_ms = json.loads(why.stdout)["query"]["observed_latency_ms"]
+    assert told_ms == pytest.approx(1000.0 * float(latest["value"]), rel=0.01)
     missed = 'modelless:missed:ratio_rate5m{task="fashion-mnist"}'
     wait_until(lambda: bool(prometheus("query", query=missed)["result"]), 60.0)
     rules = [rule for group in prometheus("rules")["groups"] for rule in group["rules"]]

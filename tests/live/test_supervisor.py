@@ -1,4 +1,4 @@
-"""The death of Ray's own daemons ends nothing when a supervisor watches."""
+"""The death of Ray's own daemons ends nothing when a supervisor watches, and clients wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import signal
 import time
 from pathlib import Path
 
-from .clients import wait_until
+from modelless.controller.live.cluster.supervisor import read_note
+
+from .clients import PINNED, ask, wait_until
 from .running import Running, modelless, start, wait_ready
 
 
 def is_new(running: Running, cluster_pid: int) -> bool:
     """Whether another process has the cluster, and serves; the old cluster is gone by then."""
-    return cluster_of(running) not in (0, cluster_pid) and bool(running.get("/v2/health/ready"))
+    note = read_note(running.home)
+    return (
+        cluster_of(running) not in (0, cluster_pid) and note is not None and note.state == "serving"
+    )
 
 
 def cluster_of(running: Running) -> int:
@@ -31,9 +36,12 @@ def test_a_dead_daemon_of_ray_is_replaced(live_home: Path, tmp_path: Path) -> No
     try:
         wait_ready(running)
         for daemon in ("/gcs/gcs_server ", "/raylet/raylet "):
+            wait_until(lambda: is_new(running, -1), 30.0)  # what dies during a start is found later
             before = cluster_of(running)
             (victim,) = [pid for pid, name in running.processes().items() if daemon in name]
             os.kill(victim, signal.SIGKILL)
+            wait_until(lambda before=before: cluster_of(running) != before, 30.0)  # type: ignore[misc]
+            ask(running, PINNED, patience_s=90.0)  # one that waits while nobody accepts
             wait_until(lambda before=before: is_new(running, before), 60.0)  # type: ignore[misc]
         assert "2 times rebuilt" in modelless(home, "status").stdout
         began_s = time.monotonic()

@@ -171,6 +171,7 @@ class Cluster:
         settings: Settings,
         on_stage: OnStage | None = None,
         address: str | None = None,
+        ports: HeldPorts | None = None,
     ) -> None:
         self._home = home.resolve()
         self._settings = settings
@@ -180,7 +181,7 @@ class Cluster:
         self._signals = FirstSignal()
         self._reaper: subprocess.Popen[bytes] | None = None
         self._keeper: HAProxyKeeper | None = None
-        self._ports = HeldPorts()
+        self._ports = ports or HeldPorts()
         self._lacking: Mapping[str, str] = {}
         self._began_at = time.time()
         self._lock = ExitStack()
@@ -402,6 +403,7 @@ class Cluster:
                     deployment.take_away(() if are_left else self._settings.pools)
                 except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
                     logger.warning("the gateways did not drain cleanly: %s", error)
+                self._ports.close()  # nobody accepts any more: clients need not wait
                 self._on_stage("leaving Ray" if joined else "stopping Ray")
             ray_module.shutdown()
             self._connects = False

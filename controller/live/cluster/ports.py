@@ -2,13 +2,21 @@
 
 Ray starts dozens of servers that take whatever port the system gives them. One of them can be given
 the very port that clients were told of, between the check that it is free and HAProxy's start.
+
+The clients' socket outlives who accepts from it: HAProxy inherits it, and while none runs, clients
+wait in its queue.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.live.haproxy.launcher import LISTENER
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; the kernel allows 4,096 unless told otherwise."""
@@ -45,12 +53,22 @@ class HeldPorts:
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
 
+    @classmethod
+    def inherited(cls) -> HeldPorts:
+        """With the socket that whoever started this process handed down by ``start``, if any."""
+        ports = cls()
+        if LISTENER in os.environ:
+            ports._sockets.append(socket.socket(fileno=int(os.environ.pop(LISTENER))))
+        return ports
+
     def hold(self, host: str, port: int = 0) -> int:
         """Hold ``port``, or any that is free; returns which.
 
         Raises:
             EnvironmentUnfitError: somebody else listens there.
         """
+        if any(held.getsockname()[1] == port for held in self._sockets):
+            return port
         # Who listens and shares would share with us, too: so ask without first.
         try:
             with _bound(host, port, shared=False) as probe:
@@ -64,18 +82,36 @@ class HeldPorts:
         return chosen
 
     def listen(self, port: int) -> socket.socket:
-        """Listen on a held port now, and hold it anew; for another process to accept from.
-
-        Connections wait in the socket from here on. Close it once that process has it.
+        """Listen on a held port from now on; connections wait for a process that accepts them.
 
         Raises:
-            OSError: the port is not held, or somebody took it without sharing.
+            OSError: the port is not held, or somebody listens there without sharing.
         """
-        for place, held in enumerate(self._sockets):
-            host, held_port = held.getsockname()
-            if held_port == port:
-                self._sockets[place] = _bound(host, port, shared=True)
-                held.listen(BACKLOG)
+        held = self._held(port)
+        held.listen(BACKLOG)
+        return held
+
+    def start(
+        self, port: int, command: Sequence[str], environment: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that inherits the socket of a held port; ``LISTENER`` tells it which.
+
+        Raises:
+            OSError: the port is not held, or there is no such command.
+        """
+        number = self._held(port).fileno()
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[number],
+            env={**environment, LISTENER: str(number)},
+            **options,
+        )
+
+    def _held(self, port: int) -> socket.socket:
+        for held in self._sockets:
+            if held.getsockname()[1] == port:
                 return held
         raise OSError(f"port {port} is not held")
 

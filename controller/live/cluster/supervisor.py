@@ -25,6 +25,7 @@ from pathlib import Path
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.common.files import write_whole
 from modelless.controller.live.cluster.cluster import began_ticks, end_left_over, read_state
+from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 
 LOOK_S, SEARCH_S = 0.5, 2.0
@@ -147,14 +148,22 @@ class Supervisor:
 
     Args:
         home: absolute.
-        command: of the child.
+        command: of the child, which inherits the clients' socket.
+        host, port: where clients come in.
         say: told what it does, for people.
     """
 
     def __init__(
-        self, home: Path, command: Sequence[str], say: Callable[[str], None] = lambda _: None
+        self,
+        home: Path,
+        command: Sequence[str],
+        host: str,
+        port: int,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home = home
+        self._host, self._port = host, port
+        self._ports = HeldPorts.inherited()
         self._say = say
         self._command = command
         self._ending = threading.Event()
@@ -168,7 +177,8 @@ class Supervisor:
         """Keep it up; returns the exit code: 0 after a stop that was asked for.
 
         Raises:
-            EnvironmentUnfitError: it is up already, or too many rebuilds did not help.
+            EnvironmentUnfitError: it is up already, the port is taken, or too many rebuilds did not
+                help.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
@@ -194,6 +204,7 @@ class Supervisor:
                 self._kill()
                 self._start()
             elif verdict is Verdict.GIVE_UP:
+                self._ports.close()
                 self._kill()
                 self._write(state="gave up", why=why, cluster_pid=0)
                 raise EnvironmentUnfitError(
@@ -222,12 +233,9 @@ class Supervisor:
         return True
 
     def _start(self) -> None:
-        self._child = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for this process, which passes it on
-            env={**os.environ, CHILD: str(os.getpid())},
-        )
+        self._ports.hold(self._host, self._port)
+        environment = {**os.environ, CHILD: str(os.getpid())}
+        self._child = self._ports.start(self._port, self._command, environment)
         self._pid, self._ticks = self._child.pid, began_ticks(self._child.pid)
         self._forget()
         self._write(cluster_pid=self._pid)
@@ -251,6 +259,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Have the child take everything down; kill what is left after ``STOP_S``."""
+        self._ports.close()
         if self._is_child_alive():
             _signal([self._pid], signal.SIGTERM)
         end_s = time.monotonic() + STOP_S
@@ -274,7 +283,6 @@ class Supervisor:
         for name, (words, _) in PARTS.items():
             if any(words in command for command in commands):
                 self._seen_at_s[name] = now_s
-        lost = [n for n, at_s in self._seen_at_s.items() if now_s - at_s > PARTS[n][1]]
         since_s = {
             process_id: self._stopped_at_s.get(process_id, now_s)
             for process_id in (self._pid, *found)
@@ -288,12 +296,17 @@ class Supervisor:
         if state is not None and not since_s and _answers(state.operators_url or state.url):
             self._answered_at_s = time.monotonic()
             self._is_ready = self._has_been_ready = True
-        # While the child starts or takes all down itself, parts come and go.
-        watched = state is not None and read_state(self._home) is not None
+        # While the child starts, or takes all down itself because it cannot, parts come and go.
+        least_s = 0.0 if state is not None and read_state(self._home) is not None else SILENT_S
+        lost = [
+            name
+            for name, at_s in self._seen_at_s.items()
+            if now_s - at_s > max(PARTS[name][1], least_s)
+        ]
         seen = Seen(
             now_s=time.time(),
             has_ended=not self._is_child_alive(),
-            lost=tuple(lost) if watched else (),
+            lost=tuple(lost),
             stopped_s=max((now_s - at_s for at_s in since_s.values()), default=0.0),
             silent_s=max(now_s - self._answered_at_s, 0.0),
             is_ready=self._is_ready,
@@ -317,23 +330,19 @@ class Supervisor:
             write_whole(_note_path(self._home), json.dumps(asdict(self._note)).encode(), mode=0o600)
 
 
-def watch_supervisor(pid: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+def watch_supervisor(pid: int, start: Callable[[], subprocess.Popen[bytes]]) -> None:
     """In the child: start the supervisor again, from a thread, whenever it dies.
 
     Args:
         pid: of the supervisor, which started this process.
-        command: of a supervisor.
-        environment: without the mark of the cluster, which it has to outlive.
+        start: starts a supervisor, without the mark of the cluster, which it has to outlive.
     """
 
     def watch() -> None:
         while os.getppid() == pid:
             time.sleep(LOOK_S)
         while True:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
-            )
-            process.wait()
+            start().wait()
             time.sleep(LOOK_S)
 
     threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()

@@ -56,9 +56,9 @@ class ControlLink:
         state: dict[str, Any] = await self._call("batch", act, *arguments)
         return state
 
-    async def metrics(self) -> str:
-        text: str = await self._call("metrics")
-        return text
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        found: tuple[bytes, str] = await self._call("metrics", accept)
+        return found
 
     async def _call(self, method: str, *arguments: object) -> Any:
         if self._handle is None:

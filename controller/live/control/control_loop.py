@@ -274,10 +274,10 @@ class ControlLoop:
             raise ProtocolError.between(protocol)
         return await getattr(self, method)(*arguments)
 
-    async def metrics(self) -> str:
-        """The cluster in Prometheus' text format."""
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """The cluster in Prometheus' terms, as ``accept`` asks for; with the content type."""
         self._begin()
-        return self._metrics.render()
+        return self._metrics.render(accept)
 
     async def pin(self, scope: str, is_pinned: bool, by: str) -> None:
         """Load a variant of the scope, and evict none of its variants; or end that.

@@ -23,7 +23,7 @@ from modelless.profiler.cost_model.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import Exemplar, Metric
 
 Labels = Sequence[str]
 Scalars = Mapping[str, Mapping[tuple[str, ...], float]]
@@ -168,6 +168,7 @@ class ClusterMetrics:
         self._reports = reports
         self._started_s = time.time()
         self._meters = Meters()
+        self._exemplars: dict[tuple[tuple[str, ...], int], Exemplar] = {}
         self._changes: Counter[tuple[str, str, str]] = Counter()
         self._unmet: Counter[str] = Counter()
         self.replies: Counter[int] = Counter()
@@ -179,7 +180,12 @@ class ClusterMetrics:
         self._device_s: dict[str, float] = {}
 
     def add(self, report: MemberReport) -> None:
+        from prometheus_client.core import Exemplar
+
         self._meters.add(report.meters)
+        for (scope, bucket), (query_id, latency_s) in report.meters.exemplars.items():
+            receipt = {"receipt_id": f"{report.member_id}-{query_id}"}
+            self._exemplars[(_task(scope),), bucket] = Exemplar(receipt, latency_s, time.time())
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
         self.replies.update(report.replies)
         for variant_id, tenant, right, wrong in report.feedback:
@@ -242,12 +248,15 @@ class ClusterMetrics:
         devices = [report.state.device_class for report in self._reports() if report.state]
         return sum(self._cost_usd(device_class, 3600.0) for device_class in devices)
 
-    def render(self) -> str:
-        """The families in Prometheus' text format, version 0.0.4."""
-        from prometheus_client.exposition import generate_latest
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The families in the format that ``accept`` asks for, and its content type.
 
-        text: bytes = generate_latest(self)
-        return text.decode()
+        Prometheus' text format, or OpenMetrics with a receipt's id for each bucket of latency.
+        """
+        from prometheus_client.exposition import choose_encoder
+
+        encode, content_type = choose_encoder(accept)
+        return encode(self), content_type
 
     def collect(self) -> Iterator[Metric]:
         """Every family with its samples now."""
@@ -262,8 +271,11 @@ class ClusterMetrics:
             if kind == "histogram":
                 histogram = HistogramMetricFamily(name, text, labels=labels)
                 for values, (bounds, counts, total) in histograms[name].items():
-                    names = [*map(str, bounds), "+Inf"]
-                    buckets = list(zip(names, accumulate(counts), strict=True))
+                    pairs = zip([*map(str, bounds), "+Inf"], accumulate(counts), strict=True)
+                    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+                    for pair in pairs:
+                        exemplar = self._exemplars.get((values, len(buckets)))
+                        buckets.append(pair if exemplar is None else (*pair, exemplar))
                     histogram.add_metric(values, buckets, total)
                 yield histogram
                 continue

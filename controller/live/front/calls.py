@@ -64,8 +64,8 @@ class RunBatch(NamedTuple):
 class ClusterRequests(Protocol):
     """Answers requests that are of the whole cluster, now or later."""
 
-    def scrape(self, respond: Respond) -> None:
-        """Answer with the metrics."""
+    def scrape(self, accept: str, respond: Respond) -> None:
+        """Answer with the metrics, in the form that the header ``Accept`` asks for."""
         ...
 
     def pin(self, scope: str, is_pinned: bool, by: str, respond: Respond) -> None:

@@ -351,7 +351,8 @@ class V2Frontend:
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
-                self._host.cluster.scrape(respond)
+                accept = next((value for name, value in headers if name == b"accept"), b"")
+                self._host.cluster.scrape(accept.decode("latin-1"), respond)
             elif found.endpoint in _BATCH_ACTS:
                 self._batch(found, headers, body, key, respond)
             else:

@@ -74,9 +74,9 @@ class ControlRequests:
         self._control = control
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def scrape(self, respond: Respond) -> None:
+    def scrape(self, accept: str, respond: Respond) -> None:
         """Answer with the metrics."""
-        self._begin(self._control.metrics(), render_text, respond)
+        self._begin(self._control.metrics(accept), lambda found: render_text(*found), respond)
 
     def pin(self, scope: str, is_pinned: bool, by: str, respond: Respond) -> None:
         """Pin a scope, or unpin it."""

@@ -3,11 +3,12 @@
 Serve takes 9 to 11 seconds to replace a HAProxy that was killed, or the actor that runs it
 (measured), and until its gateways are known to the new one that answers 404. The supervisor's
 thread here waits on the process that serves clients, and when that ends without a successor it
-listens on the clients' port itself, at once, and starts a stand-in with the same configuration
-that accepts from that socket some ten milliseconds later: who connects meanwhile waits and is not
-refused. The stand-in has no administration socket at Serve's path, so that Serve still notices and
-starts its own; once that knows the gateways it listens beside the stand-in, which then finishes
-(``launcher``).
+starts a stand-in with the same configuration some ten milliseconds later. The stand-in has no
+administration socket at Serve's path, so that Serve still notices and starts its own; once that
+knows the gateways it accepts beside the stand-in, which then finishes (``launcher``).
+
+All of them accept from one socket, which this process holds and another thread hands to them: who
+connects while none of them runs waits and is not refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -25,9 +27,11 @@ from pathlib import Path
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.haproxy.launcher import (
     CURRENT,
+    GIVER,
     KEEPER,
     NOT_FOR_CLIENTS,
     Current,
+    at_giver,
     is_running,
     read_current,
     write_current,
@@ -42,28 +46,25 @@ _OF_SERVE = re.compile(
     r"^\s*(?:stats socket|server-state-base|server-state-file|load-server-state-from-file) .*\n",
     re.M,
 )
-_BIND = re.compile(r"^(\s*bind )\S+", re.M)
 _NOT_FOR_CLIENTS = re.compile(rf"^\s*bind .*# {NOT_FOR_CLIENTS}\n", re.M)
 _OTHER_PORTS = re.compile(r"^((?:frontend prometheus|listen stats)\n)\s*bind .*\n", re.M)
 
 
-def stand_in(configuration: str, socket: str, listener: int) -> str:
+def stand_in(configuration: str, admin: str) -> str:
     """The configuration without what belongs to Serve alone: only clients come in.
 
     Args:
         configuration: of the HAProxy that ended.
-        socket: at which Serve's next HAProxy asks for ports; what is inherited is not handed over.
-        listener: number of the inherited file that clients are accepted from.
+        admin: socket at which Serve's next HAProxy asks for ports.
     """
     text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))
     text = _NOT_FOR_CLIENTS.sub("", text)
-    text = _BIND.sub(rf"\g<1>fd@{listener}", text)
-    own = f"    stats socket {socket} mode 600 level admin expose-fd listeners\n"
+    own = f"    stats socket {admin} mode 600 level admin expose-fd listeners\n"
     return text.replace("global\n", f"global\n{own}", 1)
 
 
 class HAProxyKeeper:
-    """A thread that sees to it that clients find a HAProxy.
+    """Threads that see to it that clients find a HAProxy.
 
     Args:
         folder: the doors' folder, where the launcher notes which HAProxy serves.
@@ -80,26 +81,49 @@ class HAProxyKeeper:
         self._ending = threading.Event()
         self._stand_ins: list[subprocess.Popen[bytes]] = []
         self._pause_s = FIRST_PAUSE_S
-        self._thread = threading.Thread(target=self._watch, name="haproxy-keeper", daemon=True)
+        self._giver: socket.socket
+        self._threads = [
+            threading.Thread(target=run, name="haproxy-keeper", daemon=True)
+            for run in (self._watch, self._give)
+        ]
 
     def start(self) -> None:
         """Begin to watch; before the first HAProxy is started."""
         (self._folder / CURRENT).unlink(missing_ok=True)
         (self._folder / KEEPER).write_text(str(os.getpid()))
-        self._thread.start()
+        (self._folder / GIVER).unlink(missing_ok=True)
+        self._giver = socket.socket(socket.AF_UNIX)
+        at_giver(self._folder, self._giver.bind)
+        self._giver.listen()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Watch no more: what ends from here on is meant to."""
         self._ending.set()
         (self._folder / KEEPER).unlink(missing_ok=True)
-        self._thread.join()
+        self._threads[0].join()
 
     def close(self) -> None:
-        """End the stand-ins."""
+        """End the stand-ins, and give the clients' socket to nobody any more."""
+        with contextlib.suppress(OSError):
+            self._giver.shutdown(socket.SHUT_RDWR)
+        self._threads[1].join()
+        self._giver.close()
         for process in self._stand_ins:
             process.kill()
             process.wait()
         self._stand_ins.clear()
+
+    def _give(self) -> None:
+        """Hand the clients' listening socket to each HAProxy that is being started."""
+        while True:
+            try:
+                link, _ = self._giver.accept()
+            except OSError:  # it is closed
+                return
+            with link, contextlib.suppress(OSError):
+                socket.send_fds(link, [b"."], [self._ports.listen(self._port).fileno()])
 
     def _watch(self) -> None:
         while not self._ending.is_set():
@@ -132,19 +156,16 @@ class HAProxyKeeper:
 
     def _stand_in_for(self, ended: Current) -> None:
         self._stand_ins = [each for each in self._stand_ins if each.poll() is None]
-        own, socket = self._folder / "stand-in.cfg", str(self._folder / "stand-in.socket")
+        own, admin = self._folder / "stand-in.cfg", str(self._folder / "stand-in.socket")
         try:
-            with self._ports.listen(self._port) as listener:
-                number = listener.fileno()
-                own.write_text(stand_in(Path(ended.configuration).read_text(), socket, number))
-                process = subprocess.Popen(
-                    [self._binary, "-db", "-f", str(own)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    pass_fds=[number],
-                )
+            own.write_text(stand_in(Path(ended.configuration).read_text(), admin))
+            process = self._ports.start(
+                self._port,
+                [self._binary, "-db", "-f", str(own)],
+                os.environ,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         except OSError as error:
             logger.warning("no stand-in for HAProxy: %s", error)
             self._ending.wait(LONGEST_PAUSE_S)
@@ -165,7 +186,7 @@ class HAProxyKeeper:
             process.send_signal(signal.SIGUSR1)
             return
         try:
-            write_current(self._folder, Current(process.pid, ended.configuration, socket))
+            write_current(self._folder, Current(process.pid, ended.configuration, admin))
         except OSError as error:
             logger.warning("it is not noted which HAProxy serves: %s", error)
             self._ending.wait(LONGEST_PAUSE_S)

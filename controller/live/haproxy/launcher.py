@@ -30,9 +30,10 @@ supervision, reloads and health checks work as ever):
   of HTTP/1.1, and trailers back. It does not wait for a stream's body.
 - Serve has HAProxy share its port with nobody (``-dR``): then it could not listen beside a stand-in
   of ``keeper``, whose socket was inherited and is not handed over. That flag is left out.
-- Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
-  ``keeper``) gets the clients; once there are, that one hands its open ports over through
-  a socket of its own and is asked to finish: no connection is refused meanwhile.
+- Clients' connections wait in a socket that outlives every HAProxy: ``keeper`` hands it to
+  each. Until there are gateways it listens nowhere, so that a HAProxy that still serves gets the
+  clients; once there are, that one hands its other ports over through a socket of its own and is
+  asked to finish: no connection is refused meanwhile.
 
 Standard library only, so that starting it costs little.
 """
@@ -45,7 +46,9 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,9 +134,11 @@ def refusal(status: int) -> bytes:
 
 
 NO_SHARING = "-dR"
-KEEPER, CURRENT, RULES = "keeper.pid", "haproxy.json", "rules.json"
-"""In the doors' folder: who keeps HAProxy alive, which HAProxy serves clients now, and where
-clients and operators come in."""
+KEEPER, CURRENT, RULES, GIVER = "keeper.pid", "haproxy.json", "rules.json", "listener"
+"""In the doors' folder: who keeps HAProxy alive, which HAProxy serves clients now, where clients
+and operators come in, and the Unix socket that gives the clients' listening socket away."""
+LISTENER = "MODELLESS_LISTENER"
+"""In the environment of a process that has inherited that socket: the number of the file."""
 
 
 class Rules(NamedTuple):
@@ -173,7 +178,7 @@ def let_in(configuration: str, rules: Rules) -> str:
     too_many = "if is_frequent or has_many_open"
     lines = [
         f"bind {rules.operators}  # {NOT_FOR_CLIENTS}",
-        f"bind {rules.clients}{_tls(rules.certificate)}",
+        f'bind "fd@${{{LISTENER}}}"{_tls(rules.certificate)}',
         f"stick-table type ipv6 size 100k expire 60s "
         f"store conn_cur,http_req_rate({_RATE_WINDOW_S}s)",
         f"tcp-request connection track-sc0 src if {of_clients}",
@@ -200,6 +205,30 @@ def _tls(certificate: str) -> str:
     """What makes a port speak TLS, 1.2 at least; nothing without a certificate."""
     quoted = certificate.replace("\\", "\\\\").replace(" ", "\\ ")
     return f" ssl crt {quoted} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if certificate else ""
+
+
+def at_giver(folder: Path, call: Callable[[str], object]) -> None:
+    """Bind or connect to the ``GIVER`` of a folder whose path may be too long for a socket's."""
+    handle = os.open(folder, os.O_PATH)
+    try:
+        call(f"/proc/self/fd/{handle}/{GIVER}")
+    finally:
+        os.close(handle)
+
+
+def fetch_listener(folder: Path) -> int:
+    """Get the clients' listening socket; returns the number of the file, for HAProxy to inherit.
+
+    Raises:
+        OSError: nobody gives it away.
+    """
+    with socket.socket(socket.AF_UNIX) as link:
+        at_giver(folder, link.connect)
+        _, numbers, _, _ = socket.recv_fds(link, 1, 1)
+    if not numbers:
+        raise OSError("the clients' port is given away no more")
+    os.set_inheritable(numbers[0], True)
+    return numbers[0]
 
 
 NOT_FOR_CLIENTS = "not for clients"
@@ -255,7 +284,7 @@ def keep_keys_together(configuration: str) -> str:
     for place, backend in enumerate(backends):
         names = sorted(match[2] for match in _OF_BACKEND.finditer(backend))
         first = _ANY_SERVER.search(backend)
-        if first is None or len(names) < 2 or not has_gateways(backend):
+        if first is None or len(names) < 2 or not has_application(backend):
             continue
         rules = "".join(
             f"{first[1]}use-server {name} if {{ {_HASH_OF_KEY},mod({len(names)}) eq {number} }}\n"
@@ -289,9 +318,15 @@ def repeat_unanswered(configuration: str) -> str:
     )
 
 
-def has_gateways(configuration: str) -> bool:
-    """Whether there is an application to send clients to."""
+def has_application(configuration: str) -> bool:
+    """Whether there is an application to send clients to, with gateways or without."""
     return _APPLICATION.search(configuration) is not None
+
+
+def has_gateways(configuration: str) -> bool:
+    """Whether an application has a gateway."""
+    backends = re.split(r"^(?=backend )", configuration, flags=re.MULTILINE)
+    return any(has_application(each) and _OF_BACKEND.search(each) for each in backends)
 
 
 def listen_nowhere(configuration: str) -> str:
@@ -414,13 +449,16 @@ def main() -> None:
         is_needed = str(left_over) == before.configuration  # by who stands in, if that ends, too
         if not is_needed and not is_running(int(left_over.name.split(".")[-2]), "haproxy"):
             left_over.unlink(missing_ok=True)
-    serves = has_gateways(text)
+    # Until the first gateway comes clients wait; where all of them died, 503 says so.
+    serves = has_gateways(text) or (bool(before.process_id) and has_application(text))
     if serves:
         if before.process_id and is_running(before.process_id, "haproxy"):
             arguments = after(arguments, before)
-        socket = str(folder / f"{os.getpid()}.admin")
-        text = hand_over_through(text, socket)
-        write_current(folder, Current(os.getpid(), str(edited), socket))
+        if rules is not None:
+            os.environ[LISTENER] = str(fetch_listener(folder))
+        admin = str(folder / f"{os.getpid()}.admin")
+        text = hand_over_through(text, admin)
+        write_current(folder, Current(os.getpid(), str(edited), admin))
     else:
         text = listen_nowhere(text)
     edited.write_text(text)

@@ -22,6 +22,7 @@ from modelless.controller.live.cluster.run_folder import only_one
 from modelless.controller.live.cluster.supervisor import SupervisorNote
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.cluster import last_error
+from modelless.controller.usecases.inferring import file_for
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -68,6 +69,7 @@ class FakeCluster:
         settings: Any,
         on_stage: Callable[[str], None],
         address: str | None = None,
+        ports: object = None,
     ) -> None:
         self.url = f"http://{settings.http.host}:{settings.http.port}"
         self.on_stage = on_stage
@@ -408,12 +410,17 @@ def test_the_first_signal_counts_and_the_others_are_ignored(
     with StopSignals() as signals:
         signal.signal(number, signal.SIG_DFL)  # as a library might
         signals.arm()
-        with pytest.raises(raised):
+        try:
             signal.raise_signal(number)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.raise_signal(each)
-        signals.arm()
-        signal.raise_signal(signal.SIGTERM)
+        except raised:  # all is taken down, which has stages, too
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.raise_signal(each)
+            signals.arm()
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(raised):  # it was dropped, and nothing was taken down
+            signals.arm()
+        with pytest.raises(raised):
+            signals.wait()
     assert {each: signal.getsignal(each) for each in before} == before
 
 
@@ -506,6 +513,22 @@ def test_down_takes_down_what_is_up(run: Run, home: Path, monkeypatch: pytest.Mo
     )
     assert run("down").out == "http://127.0.0.1:9 is down\n"
     assert run("down", "--json").document == {"was_up": True, "url": "http://127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "file"),
+    [
+        ([("FP32", (-1, -1, -1, 3))], "PICTURE"),
+        ([("FP32", (-1, 3, 224, 224))], "ARRAY.npy"),
+        ([("BYTES", (-1, 1))], "ITEMS.txt"),
+        ([("UINT8", (-1, -1))], "ITEMS.txt"),
+        ([("FP32", (-1, 9))] * 2, "ARRAYS.npz"),
+    ],
+)
+def test_the_file_to_try_fits_the_task(
+    inputs: list[tuple[str, tuple[int, ...]]], file: str
+) -> None:
+    assert file_for([TensorSpec("x", datatype, shape) for datatype, shape in inputs]) == file
 
 
 # -- what to type next ------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +24,18 @@ def document(*parts: str) -> Any:
     """The one document of a YAML file under ``deploy``."""
     (found,) = documents(*parts)
     return found
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Each instruction and what follows it, continued lines joined, comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [
+        (word, rest) for word, _, rest in (s.partition(" ") for s in joined.splitlines()) if word
+    ]
+
+
+def environment(path: Path) -> dict[str, str]:
+    """What an image sets for all that runs in it."""
+    words = shlex.split(" ".join([rest for word, rest in instructions(path) if word == "ENV"]))
+    return dict(word.split("=", 1) for word in words)

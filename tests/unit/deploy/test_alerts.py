@@ -79,4 +79,4 @@ def test_metrics_are_as_prometheus_wants_them() -> None:
     metrics = ClusterMetrics({"cpu-1": CPU}, lambda: [report])
     metrics.add(report)
     metrics.advice = {"selection": {("a", "b"): 1}}
-    promtool("check", "metrics", text=metrics.render())
+    promtool("check", "metrics", text=metrics.render()[0].decode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -13,18 +12,9 @@ import pytest
 
 from modelless.controller.live.cluster.loopback import HAPROXY
 
-from .files import DEPLOY, ROOT, SAFE, document
+from .files import DEPLOY, ROOT, SAFE, document, environment, instructions
 
 DOCKERFILES = sorted((DEPLOY / "docker").glob("Dockerfile.*"))
-
-
-def instructions(path: Path) -> list[tuple[str, str]]:
-    """Each instruction and what follows it, continued lines joined, comments left out."""
-    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
-    return [
-        (word, rest) for word, _, rest in (s.partition(" ") for s in joined.splitlines()) if word
-    ]
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -50,12 +40,6 @@ def test_images_are_pinned_locked_checked_and_without_root(path: Path) -> None:
     for word, rest in found:
         if word == "COPY" and not rest.startswith(("--from", ".")):
             assert (ROOT / rest.split()[0]).is_file()
-
-
-def environment(path: Path) -> dict[str, str]:
-    """What an image sets for all that runs in it."""
-    words = shlex.split(" ".join([rest for word, rest in instructions(path) if word == "ENV"]))
-    return dict(word.split("=", 1) for word in words)
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)

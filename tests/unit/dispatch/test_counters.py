@@ -8,7 +8,7 @@ from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_
 def test_a_latency_counts_in_the_first_bucket_that_holds_it() -> None:
     meters = Meters()
     for latency_s in (0.0, 0.001, 0.0011, 10.0, 11.0):
-        meters.count_latency("t", latency_s)
+        meters.count_latency("t", latency_s, 7)
     counts = meters.latencies["t"]
     assert len(counts) == len(LATENCY_BOUNDS_S) + 2
     assert counts[:2] == [2.0, 1.0]  # a bound belongs to its own bucket
@@ -48,7 +48,7 @@ def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     one.count_cache_hit("a")
     other.count_cache_hit("a", 2)
     for meters in (one, other):
-        meters.count_latency("a", 0.02)
+        meters.count_latency("a", 0.02, 7)
         meters.count_batch("a/m/v@1", "cpu-1", 2, 0.01)
     other.count_end("a", "served")
     other.count_end("b", "refused")
@@ -59,5 +59,5 @@ def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     assert (one.cache_hits, other.cache_hits) == ({"a": 3}, {"a": 2})
     assert sum(one.latencies["a"][:-1]) == 2.0
     assert one.batches["a/m/v@1", "cpu-1"][-2:] == [4.0, 0.02]
-    one.count_latency("a", 0.02)
+    one.count_latency("a", 0.02, 7)
     assert sum(other.latencies["a"][:-1]) == 1.0

@@ -109,8 +109,8 @@ class Front:
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
 
-    def scrape(self, respond: Callable[[Reply], None]) -> None:
-        respond(render_text("modelless_up 1\n"))
+    def scrape(self, accept: str, respond: Callable[[Reply], None]) -> None:
+        respond(render_text(b"modelless_up 1\n", accept))
 
     def batch(self, respond: Callable[[Reply], None], act: str, *arguments: object) -> None:
         self.batches.append((act, *arguments))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -116,9 +116,10 @@ async def proxied(
     configuration.write_text(let_in(text, rules))
     binary = get_haproxy_binary()
     async with serving(knowledge, folder, limits, settings=SEPARATE) as front:
-        process = subprocess.Popen([binary, "-db", "-f", str(configuration)])
+        ports.listen(clients)
+        process = ports.start(clients, [binary, "-db", "-f", str(configuration)], os.environ)
         try:
-            await until(lambda: answers(clients))  # the last of its ports
+            await until(lambda: answers(operators))
             write_current(folder, Current(process.pid, str(configuration), admin))
             yield Proxied(front, ProxyCounts(folder), clients, operators)
         finally:

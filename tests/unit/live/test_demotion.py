@@ -41,12 +41,12 @@ def test_a_demotion_reaches_gateways_metrics_and_history_and_outlives_the_contro
         loop._versions._number = -1  # as if a version had changed
         await loop._versions.look()
         assert loop._versions.latest.service.accuracies_percent == after.accuracies_percent
-        text, status = await loop.metrics(), loop.status()["feedback"]
+        (text, _), status = await loop.metrics(""), loop.status()["feedback"]
         await loop.close()
         again = ControlLoop(home, Settings(), None)
         assert (await again.versions("")).accuracies_percent == after.accuracies_percent
         assert again.status()["feedback"] == status
-        return text, status
+        return text.decode(), status
 
     text, (row,) = asyncio.run(talk())
     assert (row["items"], row["accuracy"], row["stated_low"]) == (100, 40.0, 80.0)

@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,7 +132,11 @@ frontend http_frontend
     use_backend http-a if is_a
 backend http-a
     default-server inter 1s check
+    server SERVE_REPLICA_a-Gateway-aaaaaaaa 127.0.0.1:30001 check observe layer4
 """
+
+
+NO_SERVER = RETRIED[: RETRIED.index("    server ")]
 
 
 def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_queries_back():
@@ -157,6 +163,9 @@ def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
 def test_without_gateways_every_port_is_somebody_elses():
     assert has_gateways(RETRIED)
     assert not has_gateways(RETRIED.replace("backend http-a", "backend default_backend"))
+    assert not has_gateways(NO_SERVER)
+    fallback = "    server SERVE_PROXY-fallback 127.0.0.1:8500 check backup\n"
+    assert not has_gateways(NO_SERVER + fallback)
     assert "bind" not in listen_nowhere(WRITTEN)
 
 
@@ -202,11 +211,11 @@ def test_a_process_is_known_by_a_word_of_its_command():
 
 def test_a_stand_in_leaves_serves_own_socket_alone():
     given = WRITTEN + "    server-state-file /tmp/x\n    load-server-state-from-file global\n"
-    text = stand_in(given, "/run/own.socket", 7)
+    text = stand_in(given, "/run/own.socket")
     assert "admin.sock" not in text
     assert "state" not in text
     assert "stats socket /run/own.socket" in text
-    assert [line.strip() for line in text.splitlines() if "bind" in line] == ["bind fd@7"]
+    assert [line.strip() for line in text.splitlines() if "bind" in line] == ["bind 127.0.0.1:8000"]
 
 
 @pytest.fixture
@@ -242,6 +251,22 @@ def test_who_serves_outlives_serve_while_somebody_watches(
     assert launch(RETRIED.replace("backend http-a", "backend none"))[0] == "ends"
 
 
+def test_clients_wait_for_the_first_gateway_and_get_503_where_all_of_them_died(
+    launch: Callable[[str], list[str]], tmp_path: Path
+):
+    launch(NO_SERVER)
+    assert read_current(tmp_path).process_id == 0
+    assert "bind" not in held_by(tmp_path)
+    launch(RETRIED)
+    assert read_current(tmp_path).process_id == os.getpid()
+    launch(NO_SERVER)
+    assert "bind 127.0.0.1:8000" in held_by(tmp_path)
+
+
+def held_by(folder: Path) -> str:
+    return (folder / f"haproxy.cfg.{os.getpid()}.held").read_text()
+
+
 def test_what_the_dead_left_over_goes_but_for_what_may_be_started_again(
     launch: Callable[[str], list[str]], tmp_path: Path
 ):
@@ -253,6 +278,27 @@ def test_what_the_dead_left_over_goes_but_for_what_may_be_started_again(
     launch(RETRIED.replace("backend http-a", "backend none"))
     assert noted.exists()
     assert not other.exists()
+
+
+def test_each_haproxy_gets_the_socket_that_clients_wait_in(tmp_path: Path):
+    folder = tmp_path / ("long" * 30)  # longer than the path of a socket may be
+    folder.mkdir()
+    with closing(HeldPorts()) as ports:
+        port = ports.hold("127.0.0.1")
+        kept = keeper.HAProxyKeeper(folder, "proxy", ports, port)
+        kept.start()
+        for _ in range(2):
+            with socket.socket(fileno=launcher.fetch_listener(folder)) as listener:
+                assert os.get_inheritable(listener.fileno())
+                with socket.create_connection(("127.0.0.1", port), timeout=5):
+                    listener.accept()[0].close()
+        ports.close()
+        with pytest.raises(OSError, match="given away no more"):
+            launcher.fetch_listener(folder)
+        kept.stop()
+        kept.close()
+    with pytest.raises(OSError, match="refused"):
+        launcher.fetch_listener(folder)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from modelless.controller.api.v2_reply import Reply, render_text
 from modelless.controller.config import Settings
 from modelless.controller.device.messages import ChangeKind, LoadInstance, UnloadInstance
 from modelless.controller.dispatch.trials import TrialArms
+from modelless.controller.live.control.metrics import ClusterMetrics
+from modelless.controller.live.front.access import Headers
 from modelless.controller.live.front.calls import Respond
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
@@ -37,8 +39,8 @@ WAIT_S = 30.0
 def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) -> V2Frontend:
     instances = SimpleNamespace(is_served=lambda scope: scope in served)
 
-    def scrape(respond: Respond) -> None:
-        respond(render_text("modelless_up 1\n"))
+    def scrape(accept: str, respond: Respond) -> None:
+        respond(render_text(*ClusterMetrics({}, list).render(accept)))
 
     variant = variant_of(tiny_bytes(), "v")
     catalog = Catalog([TASK], [], [variant])
@@ -59,9 +61,9 @@ def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) 
     )
 
 
-def get(front: V2Frontend, path: bytes) -> Reply:
+def get(front: V2Frontend, path: bytes, headers: Headers = ()) -> Reply:
     replies: list[Reply] = []
-    front.on_request("GET", path, [], b"", 0.0, replies.append)
+    front.on_request("GET", path, headers, b"", 0.0, replies.append)
     (reply,) = replies
     return reply
 
@@ -87,11 +89,18 @@ def test_live_says_what_is_wrong() -> None:
     assert json.loads(reply.body) == {"live": False, "problem": "the thread has died"}
 
 
-def test_metrics_come_as_prometheus_wants_them() -> None:
-    reply = get(frontend(set()), b"/metrics")
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ([], b"text/plain; version=0.0.4"),
+        ([(b"accept", b"application/openmetrics-text;version=1.0.0")], b"application/openmetrics"),
+    ],
+)
+def test_metrics_come_as_prometheus_wants_them(accept: Headers, content_type: bytes) -> None:
+    reply = get(frontend(set()), b"/metrics", accept)
     assert reply.status == 200
-    assert dict(reply.headers)[b"content-type"].startswith(b"text/plain; version=0.0.4")
-    assert reply.body == b"modelless_up 1\n"
+    assert dict(reply.headers)[b"content-type"].startswith(content_type)
+    assert b"\nmodelless_up 1.0\n" in bytes(reply.body)
 
 
 class Hanging:

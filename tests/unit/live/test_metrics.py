@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from modelless.controller.api.v2_metadata import model_statistics
@@ -25,9 +26,9 @@ VARIANT = "pixels/mean/small@1"
 def meters() -> Meters:
     """Two queries in one batch, one of them late, and one refused."""
     found = Meters()
-    for outcome, latency_s in (("served", 0.02), ("served-late", 0.3)):
+    for query_id, (outcome, latency_s) in enumerate((("served", 0.02), ("served-late", 0.3))):
         found.count_end("pixels", outcome)
-        found.count_latency("pixels", latency_s)
+        found.count_latency("pixels", latency_s, query_id)
     found.count_cache_hit("pixels/mean")
     found.count_end("pixels/mean", "refused")
     found.count_refusal("pixels/mean", "too-slow")
@@ -73,7 +74,7 @@ def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     metrics = ClusterMetrics({"cpu-1": CPU}, lambda: [report])
     metrics.add(report)
     metrics.add(gateway(changes=(change(ChangeKind.LOAD_FAILED, "pixels/x/y@1", Reason.WANTED),)))
-    families = list(text_string_to_metric_families(metrics.render()))
+    families = list(text_string_to_metric_families(metrics.render()[0].decode()))
     assert {family.name for family in families} == {
         name.removesuffix("_total") for name in FAMILIES
     }
@@ -149,6 +150,24 @@ def test_a_worker_that_is_gone_leaves_its_sums_and_takes_its_state_along() -> No
     scalars = metrics.scalars()
     assert scalars["modelless_queries_total"]["pixels", "served"] == 1
     assert scalars["modelless_workers"] == {}
+
+
+def test_openmetrics_names_a_query_of_each_bucket_of_latency() -> None:
+    metrics = ClusterMetrics({"cpu-1": CPU}, list)
+    metrics.add(gateway())
+    text, content_type = metrics.render("application/openmetrics-text; version=1.0.0, */*;q=0.1")
+    assert content_type.startswith("application/openmetrics-text")
+    exemplars = {
+        sample.labels["le"]: (sample.exemplar.labels, sample.exemplar.value)
+        for family in openmetrics(text.decode())
+        for sample in family.samples
+        if sample.exemplar is not None
+    }
+    assert exemplars == {
+        "0.025": ({"receipt_id": "g-0"}, 0.02),
+        "0.5": ({"receipt_id": "g-1"}, 0.3),
+    }
+    assert b"receipt_id" not in metrics.render("text/plain")[0]
 
 
 def test_names_follow_the_conventions() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster.ports import HeldPorts, check_reachable
+from modelless.controller.live.haproxy.launcher import LISTENER
 
 HOST = "127.0.0.1"
 
@@ -59,13 +63,29 @@ def test_a_listener_that_shares_gets_every_connection(ports: HeldPorts) -> None:
 
 def test_connections_wait_for_who_is_to_accept_them(ports: HeldPorts) -> None:
     port = ports.hold(HOST)
-    listener = ports.listen(port)
-    with listener, socket.create_connection((HOST, port), timeout=5):
-        listener.accept()[0].close()
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((HOST, port))  # held anew
-    with sharing_listener(port) as after, socket.create_connection((HOST, port), timeout=5):
-        after.accept()[0].close()
+    ports.listen(port)
+    accepts = f"""
+import os, socket
+listener = socket.socket(fileno=int(os.environ["{LISTENER}"]))
+listener.accept()[0].sendall(b"served")
+"""
+    for _ in range(2):  # the second is one that was started after the first had died
+        with socket.create_connection((HOST, port), timeout=30) as client:
+            process = ports.start(port, [sys.executable, "-c", accepts], os.environ)
+            assert client.recv(16) == b"served"
+            assert process.wait(30) == 0
+
+
+def test_a_process_that_inherits_a_port_holds_it(
+    ports: HeldPorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = ports.hold(HOST)
+    monkeypatch.setenv(LISTENER, str(os.dup(ports.listen(port).fileno())))
+    with closing(HeldPorts.inherited()) as heir:
+        assert LISTENER not in os.environ
+        assert heir.hold(HOST, port) == port
+        ports.close()
+        socket.create_connection((HOST, port), timeout=5).close()
 
 
 def test_only_a_held_port_is_listened_on(ports: HeldPorts) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -78,25 +79,31 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def supervise(home: Path, command: list[str]) -> Supervisor:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return Supervisor(home, command, *free.getsockname())
+
+
 def test_a_child_that_never_was_ready_is_not_started_again(home: Path) -> None:
     child = [sys.executable, "-c", "raise SystemExit(7)"]
-    assert Supervisor(home, child).run() == 7
+    assert supervise(home, child).run() == 7
     assert read_note(home) is None
 
 
 def test_one_that_is_supervised_already_is_refused(home: Path) -> None:
     note = SupervisorNote(os.getpid(), began_ticks(os.getpid()))
     assert note.is_alive
-    supervisor.Supervisor(home, [])._write()
+    supervise(home, [])._write()
     with pytest.raises(EnvironmentUnfitError, match=f"already up .process {os.getpid()}"):
-        Supervisor(home, []).run()
+        supervise(home, []).run()
 
 
 def test_it_gives_up_with_a_state_that_others_can_read(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LOOK_S", 0.01)
-    found = Supervisor(home, [sys.executable, "-c", "raise SystemExit(1)"])
+    found = supervise(home, [sys.executable, "-c", "raise SystemExit(1)"])
     found._write(rebuilt_at_s=[time.time()] * (MOST_REBUILDS - 1))
     note = found._note
     supervisor._note_path(home).unlink()

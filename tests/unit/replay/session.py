@@ -232,7 +232,7 @@ def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int 
         meters = Meters()
         for scope in rates:
             meters.count_end(scope, "served")
-            meters.count_latency(scope, 0.02)
+            meters.count_latency(scope, 0.02, 7)
         arms = ArmCounts(30, {3: 30}, 30), ArmCounts(50, {3: 40, 5: 10}, 50)
         report = MemberReport(
             "g",
