@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -94,66 +94,42 @@ def _restore(before: str | None) -> None:
         os.environ[STORE_VARIABLE] = before
 
 
-def _add(group: typer.Typer, command: Callable[..., None], name: str, cls: Any = None) -> None:
+def _add(group: typer.Typer, command: Callable[..., None], name: str) -> None:
     """Add a command; the last paragraph of its docstring is the example below its help."""
     words, _, example = (inspect.getdoc(command) or "").rpartition("\n\n")
+    cls = cost_model.TablesAfterTrain if command is cost_model.evaluate else None
     group.command(name, cls=cls, help=words, epilog=" ".join(example.split()))(command)
 
 
-zoo = typer.Typer(help="Models that come with modelless, or can be installed.")
-_add(zoo, registering.zoo_list, "list")
-_add(zoo, registering.zoo_add, "add")
-app.add_typer(zoo, name="zoo", epilog="Example: modelless zoo add imagenet")
-costmodel = typer.Typer(help="The learned cost model.", no_args_is_help=True)
-_add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
-_add(costmodel, cost_model.import_, "import")
-_add(costmodel, cost_model.list_, "list")
-_add(costmodel, cost_model.remove, "remove")
-_add(costmodel, cost_model.predict, "predict")
-app.add_typer(
-    costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
-)
-key = typer.Typer(help="Keys for clients and operators.", no_args_is_help=True)
-_add(key, keys.create, "create")
-_add(key, keys.list_, "list")
-_add(key, keys.revoke, "revoke")
-app.add_typer(key, name="key", epilog="Example: modelless key create --tenant shop")
-stores = typer.Typer(help="The store as a whole.", no_args_is_help=True)
-_add(stores, store_commands.migrate, "migrate")
-_add(stores, store_commands.backup, "backup")
-_add(stores, store_commands.restore, "restore")
-app.add_typer(stores, name="store", epilog="Example: modelless store backup monday.zip")
-settings = typer.Typer(help="Settings of the running cluster.", no_args_is_help=True)
-_add(settings, config.show, "show")
-_add(settings, config.set_, "set")
-_add(settings, config.try_, "try")
-_add(settings, config.diff, "diff")
-_add(settings, config.history, "history")
-_add(settings, config.rollback, "rollback")
-app.add_typer(settings, name="config", epilog="Example: modelless config set policies.explore=0.02")
+_GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., None]]], ...] = (
+    ("zoo", "Models that come with modelless, or can be installed.", "zoo add imagenet",
+     {"list": registering.zoo_list, "add": registering.zoo_add}),
+    ("costmodel", "The learned cost model.", "costmodel evaluate profiles.csv",
+     {"evaluate": cost_model.evaluate, "import": cost_model.import_, "list": cost_model.list_,
+      "remove": cost_model.remove, "predict": cost_model.predict}),
+    ("key", "Keys for clients and operators.", "key create --tenant shop",
+     {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}),
+    ("store", "The store as a whole.", "store backup monday.zip",
+     {"migrate": store_commands.migrate, "backup": store_commands.backup,
+      "restore": store_commands.restore}),
+    ("config", "Settings of the running cluster.", "config set policies.explore=0.02",
+     {"show": config.show, "set": config.set_, "try": config.try_, "diff": config.diff,
+      "history": config.history, "rollback": config.rollback}),
+)  # fmt: skip
+"""Commands of commands: name, help, example and the commands."""
+
+for _group, _text, _example, _commands in _GROUPS:
+    _typer = typer.Typer(help=_text, no_args_is_help=_group != "zoo")
+    for _name, _command in _commands.items():
+        _add(_typer, _command, _name)
+    app.add_typer(_typer, name=_group, epilog=f"Example: modelless {_example}")
 for _command in (
-    *(registering.register, making.make, making.rebuild, validating.validate),
-    *(registering.variants, profiling.device, profiling.engines, status.doctor),
-    profiling.profile,
-    *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
-    *(
-        versions.rollback,
-        querying.select,
-        querying.quote,
-        simulating.simulate,
-        simulating.compare,
-        simulating.tune,
-        cluster.up,
-    ),
-    *(
-        status.status,
-        status.top,
-        cluster.upgrade,
-        decisions.history,
-        simulating.replay,
-        decisions.why,
-    ),
-    *(decisions.receipts, decisions.whatif),
-    *(querying.infer, querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire),
-):
+    registering.register, making.make, making.rebuild, validating.validate, registering.variants,
+    profiling.device, profiling.engines, status.doctor, profiling.profile,
+    profiling.profile_report, versions.promote, versions.canary, versions.canary_status,
+    versions.rollback, querying.select, querying.quote, simulating.simulate, simulating.compare,
+    simulating.tune, cluster.up, status.status, status.top, cluster.upgrade, decisions.history,
+    simulating.replay, decisions.why, decisions.receipts, decisions.whatif, querying.infer,
+    querying.batch, cluster.down, cluster.demo, versions.remove, versions.retire,
+):  # fmt: skip
     _add(app, _command, _command.__name__.replace("_", " "))

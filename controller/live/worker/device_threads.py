@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ logger = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 BatchResult = Sequence[Tensors] | Exception
 LoadResult = LoadedVariant | Exception
+_Job = TypeVar("_Job")
 
 
 @dataclass(slots=True)
@@ -100,47 +101,21 @@ class Load:
     done: Callable[[LoadResult], None]
 
 
-class _Caller:
-    """Calls functions on the event loop from a thread."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._name = name
-
-    def __call__(self, function: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
-            logger.debug("the event loop is gone; dropped a result of %s", self._name)
-
-
-class BatchThread:
-    """Runs batches and frees variants, first come first served.
-
-    Args:
-        cores: CPU cores to keep to; empty for wherever the system puts it.
+class _JobThread(Generic[_Job]):
+    """A thread that does jobs, first come first served, and tells the event loop.
 
     Attributes:
-        running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
+        is_alive: it still takes jobs.
     """
 
-    def __init__(self, name: str, cores: Collection[int] = ()) -> None:
+    def __init__(self, name: str, thread_name: str) -> None:
         self._name = name
-        self._cores = frozenset(cores)
-        self._call = _Caller(name)
-        self._jobs: SimpleQueue[Batch | Removal | None] = SimpleQueue()
-        self.busy = BusyMeter(time.monotonic)
-        self.running_since_s = math.nan
-        self._thread = threading.Thread(target=self._run, name="modelless-device", daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._thread.start()
 
-    def keep_to(self, cores: Collection[int]) -> None:
-        """Run on these CPU cores from now on; empty for wherever the system puts it."""
-        self._cores = frozenset(cores)
-        if self._thread.native_id is not None and hasattr(os, "sched_setaffinity"):  # Linux
-            self._hold(self._thread.native_id, self._cores or os.sched_getaffinity(0))
-
-    def put(self, job: Batch | Removal) -> None:
+    def put(self, job: _Job) -> None:
         """Do it after what was put before."""
         self._jobs.put(job)
 
@@ -150,28 +125,66 @@ class BatchThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes jobs."""
         return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(job)
+
+    def _do(self, job: _Job) -> None:
+        raise NotImplementedError
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function on the event loop."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            logger.debug("the event loop is gone; dropped a result of %s", self._name)
+
+
+class BatchThread(_JobThread[Batch | Removal]):
+    """Runs batches and frees variants.
+
+    Args:
+        cores: CPU cores to keep to; empty for wherever the system puts it.
+
+    Attributes:
+        running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
+    """
+
+    def __init__(self, name: str, cores: Collection[int] = ()) -> None:
+        self._cores = frozenset(cores)
+        self.busy = BusyMeter(time.monotonic)
+        self.running_since_s = math.nan
+        super().__init__(name, "modelless-device")
+
+    def keep_to(self, cores: Collection[int]) -> None:
+        """Run on these CPU cores from now on; empty for wherever the system puts it."""
+        self._cores = frozenset(cores)
+        if self._thread.native_id is not None and hasattr(os, "sched_setaffinity"):  # Linux
+            self._hold(self._thread.native_id, self._cores or os.sched_getaffinity(0))
 
     def _run(self) -> None:
         if self._cores:
             self._hold(threading.get_native_id(), self._cores)
-        while (job := self._jobs.get()) is not None:
-            started_s = time.perf_counter()
-            if isinstance(job, Removal):
-                self._free(job.loaded)
-                self._call(job.done, time.perf_counter() - started_s)
-                continue
-            self.busy.start()
-            self.running_since_s = time.monotonic()
-            try:
-                result: BatchResult = _run_batch(job.loaded, job.inputs)
-            except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
-                result = error
-            busy_s = time.perf_counter() - started_s
-            self.running_since_s = math.nan
-            self.busy.stop()
-            self._call(job.done, busy_s, result)
+        super()._run()
+
+    def _do(self, job: Batch | Removal) -> None:
+        started_s = time.perf_counter()
+        if isinstance(job, Removal):
+            self._free(job.loaded)
+            self._call(job.done, time.perf_counter() - started_s)
+            return
+        self.busy.start()
+        self.running_since_s = time.monotonic()
+        try:
+            result: BatchResult = _run_batch(job.loaded, job.inputs)
+        except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
+            result = error
+        busy_s = time.perf_counter() - started_s
+        self.running_since_s = math.nan
+        self.busy.stop()
+        self._call(job.done, busy_s, result)
 
     def _hold(self, thread_id: int, cores: Collection[int]) -> None:
         try:
@@ -186,7 +199,7 @@ class BatchThread:
             logger.exception("cannot unload %s in %s", loaded.variant.id, self._name)
 
 
-class LoadThread:
+class LoadThread(_JobThread[Load]):
     """Loads one variant at a time.
 
     Args:
@@ -195,29 +208,14 @@ class LoadThread:
 
     def __init__(self, name: str, load: Callable[[Variant, int], LoadedVariant]) -> None:
         self._load = load
-        self._call = _Caller(name)
-        self._jobs: SimpleQueue[Load | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="modelless-loader", daemon=True)
-        self._thread.start()
+        super().__init__(name, "modelless-loader")
 
-    def put(self, job: Load) -> None:
-        """Load it after what was put before."""
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        self._jobs.put(None)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                result: LoadResult = self._load(job.variant, job.threads)
-            except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
-                result = error
-            self._call(job.done, result)
+    def _do(self, job: Load) -> None:
+        try:
+            result: LoadResult = self._load(job.variant, job.threads)
+        except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
+            result = error
+        self._call(job.done, result)
 
 
 def _run_batch(loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:
