@@ -536,26 +536,16 @@ def _faults(draw: _Draw, devices: Sequence[_Document], span_s: float) -> list[_D
         at_s = span_s * draw.uniform(0.1, 0.7)
         until_s = at_s + span_s * draw.log(0.02, 0.3)
         kind, factor = draw.count(0, 3), draw.log(1.5, 5.0)
+        where = {"worker": worker, "at_s": at_s}
         if kind == 0:
-            faults.append(
-                {"kind": "worker-dies", "worker": worker, "at_s": at_s, "back_s": until_s}
-            )
+            fault = {"kind": "worker-dies", **where, "back_s": until_s}
         elif kind == 1 or (kind == 3 and not any("site" in each for each in devices)):
-            faults.append(
-                {
-                    "kind": "worker-slows",
-                    "worker": worker,
-                    "at_s": at_s,
-                    "until_s": until_s,
-                    "factor": factor,
-                }
-            )
+            fault = {"kind": "worker-slows", **where, "until_s": until_s, "factor": factor}
         elif kind == 2:
-            faults.append(
-                {"kind": "load-fails", "worker": worker, "at_s": at_s, "until_s": until_s}
-            )
+            fault = {"kind": "load-fails", **where, "until_s": until_s}
         else:
-            faults.append({"kind": "site-cut", "site": _FAR, "at_s": at_s, "until_s": until_s})
+            fault = {"kind": "site-cut", "site": _FAR, "at_s": at_s, "until_s": until_s}
+        faults.append(fault)
     return faults
 
 
