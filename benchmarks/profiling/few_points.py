@@ -177,10 +177,9 @@ def of_rows(
     where = DeviceClass("cpu-1", "cpu", 1, 1 << 40, 0.0, 0.0)
     grid, subjects = [], {}
     for row in {(row.item, row.batch): row for row in rows}.values():
-        name = re.sub(r"[^a-z0-9._]+", "-", row.model.lower()).strip("-._")[:64]
         variant = Variant(
-            row.task, name, f"v{row.resolution_px or 0}", 1, Precision.FP32, row.resolution_px,
-            Engine.ONNXRUNTIME_CPU, "0" * 64, round(4e6 * (row.params_m or 5.0)),
+            row.task, model_name(row), f"v{row.resolution_px or 0}", 1, Precision.FP32,
+            row.resolution_px, Engine.ONNXRUNTIME_CPU, "0" * 64, round(4e6 * (row.params_m or 5.0)),
             Accuracy(row.accuracy, row.accuracy_metric, Provenance.PUBLISHED, "a table"),
             row.params_m and round(row.params_m * 1e6), row.gmacs and round(row.gmacs * 1e9),
         )  # fmt: skip
@@ -189,17 +188,30 @@ def of_rows(
             effort.min_repeats * p50_s, min(effort.max_time_s, effort.tail_repeats * p50_s)
         )
         repeats = math.ceil(spent_s / p50_s)
-        subjects[Placement(variant.id, where.name)] = PlacementFacts(
-            variant, where, row.device, "engine", row.family
-        )
-        grid.append(
-            Measurement(
-                variant.id, where.name, row.batch, 1, "engine", row.device, repeats, p50_s,
-                1.05 * p50_s, 1.2 * p50_s, p50_s, row.batch / p50_s, variant.artifact_bytes,
-                0.3, True, 0.0, datetime(2025, 1, 1, tzinfo=UTC), "table",
-            )
-        )  # fmt: skip
+        placement = Placement(variant.id, where.name)
+        subjects[placement] = PlacementFacts(variant, where, row.device, "engine", row.family)
+        grid.append(measurement(placement, row, repeats))
     return grid, subjects
+
+
+def model_name(row: TableRow) -> str:
+    return re.sub(r"[^a-z0-9._]+", "-", row.model.lower()).strip("-._")[:64]
+
+
+def measurement(
+    placement: Placement,
+    row: TableRow,
+    repeats: int = 30,
+    engine: str = "engine",
+    fingerprint: str = "table",
+) -> Measurement:
+    """A row of a table as if it was measured on this machine."""
+    p50_s = row.latency_ms / 1e3
+    return Measurement(
+        *placement, row.batch, 1, engine, row.device, repeats, p50_s, 1.05 * p50_s, 1.2 * p50_s,
+        p50_s, row.batch / p50_s, 1 << 20, 0.3, True, 0.0, datetime(2025, 1, 1, tzinfo=UTC),
+        fingerprint,
+    )  # fmt: skip
 
 
 def replay(

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,11 +47,11 @@ from modelless.profiler.cost_model.learned.proxies import proxies_of
 from modelless.profiler.cost_model.learned.snapshot import rows_of_groups
 from modelless.profiler.cost_model.learned.training.make_snapshot import fit_groups
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts
-from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import TableRow, read_table, write_table
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import ArtifactRow, ModelRow, TaskRow, VariantRow
+from modelless.variants.vocabulary import Placement
 
 PRECISIONS = {
     "": "fp32",
@@ -237,11 +236,15 @@ def regret(
         grids = [few_points.of_rows(rows, MOST_VARIANTS["regret"], n) for n in range(seeds)]
         line = [name, span([few_points.cost_s(grid) for grid, _ in grids])]
         for budget_s in few_points.BUDGETS_S:
-            runs = [few_points.replay(*each, budget_s) for each in grids]
-            line.append(span([run["regret_points"] for run in runs]))
+            by_decisions, by_errors = (
+                [few_points.replay(*each, budget_s, target)["regret_points"] for each in grids]
+                for target in (None, few_points.ALL_ALIKE)
+            )
+            line.append(f"{span(by_decisions)}; {np.mean(by_errors):.1f}")
         shown.append(line)
     head = ["device", "a full profile takes, s", *(f"{s:g} s" for s in few_points.BUDGETS_S)]
-    show("Accuracy that decisions lose by profile budget, points", head, shown)
+    title = "Accuracy that decisions lose by profile budget, points; if all errors weigh alike"
+    show(title, head, shown)
 
 
 def pick(rows: Sequence[TableRow], count: int) -> list[TableRow]:
@@ -287,7 +290,10 @@ def judge(
                 session.add_all(map(variant_row, mine, names))
             records = Records(registry.store)
             for at in measured:
-                records.add(measurement(mine[at], names[at], facts))
+                placement = Placement(f"{names[at]}@1", f"{kind}-1")
+                engine = facts.engine_name(ENGINE_OF_KIND[kind].value)
+                mark = facts.fingerprint_of(kind)
+                records.add(few_points.measurement(placement, mine[at], 30, engine, mark))
         if known:
             write_table(home / "known.csv", known)
             import_profiles([home / "known.csv"], home=home)
@@ -331,8 +337,7 @@ def facts_of(row: TableRow) -> DeviceFacts:
 
 def variant_name(row: TableRow) -> str:
     """``task/model/variant``."""
-    model = re.sub(r"[^a-z0-9._]+", "-", row.model.lower()).strip("-._")[:64]
-    return f"{TASK}/{model}/v{row.resolution_px or 0}"
+    return f"{TASK}/{few_points.model_name(row)}/v{row.resolution_px or 0}"
 
 
 def variant_row(row: TableRow, name: str) -> VariantRow:
@@ -353,30 +358,6 @@ def variant_row(row: TableRow, name: str) -> VariantRow:
         accuracy_source="a table",
         parameter_count=None if row.params_m is None else round(row.params_m * 1e6),
         multiply_adds=None if row.gmacs is None else round(row.gmacs * 1e9),
-    )
-
-
-def measurement(row: TableRow, name: str, facts: DeviceFacts) -> Measurement:
-    p50_s = row.latency_ms / 1e3
-    return Measurement(
-        variant_id=f"{name}@1",
-        device_class=f"{row.device_kind}-1",
-        batch=row.batch,
-        threads=1,
-        engine=facts.engine_name(ENGINE_OF_KIND[row.device_kind].value),
-        device_name=facts.device_name(row.device_kind),
-        repeats=30,
-        p50_s=p50_s,
-        p90_s=1.05 * p50_s,
-        p99_s=1.2 * p50_s,
-        mean_s=p50_s,
-        throughput_per_s=row.batch / p50_s,
-        memory_bytes=1 << 20,
-        load_s=0.1,
-        trusted=True,
-        noise=0.1,
-        measured_at=datetime(2025, 1, 1, tzinfo=UTC),
-        fingerprint=facts.fingerprint_of(row.device_kind),
     )
 
 
