@@ -448,7 +448,7 @@ class Connection(asyncio.Protocol):
                 return
             head = bytes(self.buffer[:end]).lower()
             self.statuses[int(head[9:12])] += 1
-            start = head.index(b"content-length:") + 15
+            start = head.index(b"\r\ncontent-length:") + 17
             length = int(head[start : (head + b"\r\n").index(b"\r\n", start)])
             self.needed = end + 4 + length
         if len(self.buffer) < self.needed:

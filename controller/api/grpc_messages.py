@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -379,8 +380,14 @@ def _write_parameters(field: int, parameters: Mapping[str, Any]) -> list[bytes]:
             content = pb.write_text(3, json.dumps(value, separators=(",", ":")))
         else:
             content = pb.write_double(4, float(value))
-        written.append(pb.write_part(field, pb.write_text(1, key) + pb.write_part(2, content)))
+        written.append(pb.write_part(field, _write_key(key) + pb.write_part(2, content)))
     return written
+
+
+@lru_cache(64)
+def _write_key(key: str) -> bytes:
+    """Return the key of a parameter, which is one of few."""
+    return pb.write_text(1, key)
 
 
 def write_flag(value: bool) -> bytes:

@@ -30,6 +30,7 @@ _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_VARINT_BYTES: Final = 10
 _SLICE: Final = 1 << 16
 _DOUBLE: Final = Struct("<d")
+_BYTES: Final = [bytes([number]) for number in range(0x80)]
 
 
 class WireField(NamedTuple):
@@ -168,6 +169,8 @@ def read_integers(path: str, data: memoryview, dtype: np.dtype[Any], count: int)
 
 def write_varint(number: int) -> bytes:
     """Return a number as a varint; a negative one as the 64 bits of its two's complement."""
+    if 0 <= number < 0x80:  # nearly all are
+        return _BYTES[number]
     number &= (1 << 64) - 1
     parts = bytearray()
     while number > 0x7F:

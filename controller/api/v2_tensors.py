@@ -113,14 +113,16 @@ def from_json(
         return _bytes_from_json(field, flat, shape)
     dtype = NUMBERS[datatype]
     kinds, called = _JSON_KINDS[dtype.kind]
-    slices = [flat[begin : begin + _SLICE] for begin in range(0, count, _SLICE)] or [flat]
-    for part in slices:  # each of these calls holds the interpreter
+    for begin in range(0, count, _SLICE):  # each of these calls holds the interpreter
+        part = flat[begin : begin + _SLICE]
         if not kinds.issuperset(map(type, part)):
             odd = next(value for value in part if type(value) not in kinds)
             raise invalid(field, odd, f"{called} only, as {datatype} is")
+    array = np.empty(count, dtype)
     try:
         with np.errstate(over="ignore"):
-            array = np.concatenate([np.array(part, dtype) for part in slices])
+            for begin in range(0, count, _SLICE):
+                array[begin : begin + _SLICE] = np.array(flat[begin : begin + _SLICE], dtype)
         if dtype.kind != "f" or np.isfinite(array).all():
             return array.reshape(shape)
     except OverflowError:

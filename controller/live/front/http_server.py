@@ -178,7 +178,7 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._is_direct:
-            self._parse(bytes(self._received[:nbytes]))
+            self._parse(self._received[:nbytes])
             return
         try:
             self._take_bytes(nbytes)
@@ -201,7 +201,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         except ModellessError as error:
             self._fail(error)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:

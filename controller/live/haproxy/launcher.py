@@ -78,6 +78,7 @@ _FRONTEND = re.compile(r"^(frontend http_frontend\n)(?:\s*bind .*\n)+", re.MULTI
 _FIRST_ERROR_FILE = re.compile(r"^(\s*)errorfile 502 ", re.MULTILINE)
 _RATE_WINDOW_S = 10
 
+_BUFFER = re.compile(r"^([ \t]*)tune\.bufsize (\d+)$", re.MULTILINE)
 _IS_CALL = "{ path_beg /inference. }"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _STREAM_SHARE = 128
@@ -299,6 +300,15 @@ def log_nothing(configuration: str) -> str:
     return re.sub(r"^\s*(?:log\s|option\s+httplog\b).*\n", "", configuration, flags=re.MULTILINE)
 
 
+def take_messages_whole(configuration: str) -> str:
+    """The configuration with HTTP/2's windows as large as its buffers, and frames half as large.
+
+    By default a client cuts a message of 150 kB into ten frames, and waits for HAProxy twice.
+    """
+    frames = r"\g<0>\n\1tune.h2.fe.initial-window-size \2\n\1tune.h2.max-frame-size "
+    return _BUFFER.sub(lambda found: found.expand(frames) + str(int(found[2]) // 2), configuration)
+
+
 def resolve_nothing(configuration: str) -> str:
     """The configuration with no name servers, in place of those of the host."""
     return f"{configuration}\nresolvers default\n"
@@ -438,7 +448,7 @@ def main() -> None:
     for status in REFUSALS:
         written.with_name(f"{status}.http").write_bytes(refusal(status))
     text = log_nothing(keep_keys_together(prefer_first(text)))
-    text = say_refusals(repeat_unanswered(text), written.parent)
+    text = say_refusals(repeat_unanswered(take_messages_whole(text)), written.parent)
     rules = read_rules(folder)
     if rules is not None:
         text = let_in(text, rules)

@@ -26,6 +26,7 @@ from modelless.controller.live.haproxy.launcher import (
     refusal,
     repeat_unanswered,
     say_refusals,
+    take_messages_whole,
     write_current,
 )
 from modelless.controller.live.knowledge import Knowledge
@@ -36,6 +37,7 @@ CONFIGURATION = """\
 global
     stats socket {admin} mode 600 level admin expose-fd listeners
     maxconn 500
+    tune.bufsize 262144
 defaults
     mode http
     timeout connect 5s
@@ -113,7 +115,7 @@ async def proxied(
     text = CONFIGURATION.format(admin=admin, serve=operators, door=folder / "door")
     configuration = folder / "haproxy.cfg"
     text = repeat_unanswered(say_refusals(text, folder)).replace(f"{MOST_SENDING_S}s", "1s")
-    configuration.write_text(let_in(text, rules))
+    configuration.write_text(take_messages_whole(let_in(text, rules)))
     binary = get_haproxy_binary()
     async with serving(knowledge, folder, limits, settings=SEPARATE) as front:
         ports.listen(clients)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import ssl
+import struct
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_clients_and_operators_are_told_apart(knowledge: Knowledge, tmp_path: Pa
         assert (await proxy.send(proxy.operators, "GET", "/modelless/status"))[0] == 200
         assert (await proxy.send(proxy.clients, "GET", "/-/healthz"))[0] == 404
         assert (await proxy.send(proxy.operators, "GET", "/-/healthz"))[0] == 200
+
+    run(test, knowledge, tmp_path)
+
+
+def test_grpc_clients_may_send_large_messages_at_once(knowledge: Knowledge, tmp_path: Path) -> None:
+    async def test(proxy: Proxied) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.clients)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
+        head = await reader.readexactly(9)
+        settings = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        told = dict(struct.iter_unpack(">HI", settings))
+        writer.close()
+        assert head[3] == 4  # a SETTINGS frame, RFC 9113, section 6.5
+        assert (told[4], told[5]) == (262144, 131072)  # window, and largest frame, bytes
 
     run(test, knowledge, tmp_path)
 
