@@ -216,12 +216,6 @@ def test_an_interrupted_comparison_keeps_what_is_done(tmp_path: Path) -> None:
         assert len(list((folder / "runs").glob("*.json"))) == 2
 
 
-def test_processes_change_nothing() -> None:
-    few = contenders_of(NAMES)
-    alone = compare(scenarios(duration_s=1), few, [1])
-    assert ran(compare(scenarios(duration_s=1), few, [1], processes=2)) == ran(alone)
-
-
 # -- loads and worlds -------------------------------------------------------------------------
 
 
@@ -378,16 +372,19 @@ def test_two_comparisons_may_keep_the_same_run_at_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_process_that_dies_takes_no_other_run_along() -> None:
+def test_processes_change_nothing_and_one_that_dies_takes_no_other_run_along() -> None:
     small = world(duration_s=1)
-    wanted = [
-        Job("w", "dies", with_policies(small, {"selection": f"{__name__}:Dies"}), 1),
-        *(Job("w", name, with_policies(small, {"selection": name}), 1) for name in NAMES),
-    ]
+    dies, *others = (
+        Job("w", name, with_policies(small, {"selection": name}), 1)
+        for name in (f"{__name__}:Dies", *NAMES)
+    )
     done: dict[str, Run] = {}
-    run_all(wanted, 2, None, lambda job, run: done.__setitem__(job.contender, run))
-    assert "process died" in done["dies"].error
-    assert [done[name].error for name in NAMES] == ["", ""]
+    run_all([dies, *others], 2, None, lambda job, run: done.__setitem__(job.contender, run))
+    assert "process died" in done.pop(dies.contender).error
+    alone: dict[str, Run] = {}
+    run_all(others, 1, None, lambda job, run: alone.__setitem__(job.contender, run))
+    assert [run.error for run in alone.values()] == ["", ""]
+    assert done == alone
 
 
 # -- contenders -------------------------------------------------------------------------------
