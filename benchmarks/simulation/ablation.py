@@ -50,17 +50,6 @@ def _find_price_of_arrivals(pool: Pool, worker: Any, queues: Any, *rest: Any) ->
     _find_price(pool, worker, (), *rest)
 
 
-class _HiddenPrice(float):
-    """A price that is charged, although it compares as not above 0."""
-
-    def __gt__(self, other: object) -> bool:
-        return False
-
-
-def _best_batch_by_gain(menu: Any, line: Any, terms: Any) -> Any:
-    return _best_batch(menu, line, terms._replace(price=_HiddenPrice(terms.price)))
-
-
 def _best_batch_for_all_of_its_time(menu: Any, line: Any, terms: Any) -> Any:
     return _best_batch(menu, line, terms._replace(wanted=1.0))
 
@@ -70,13 +59,12 @@ VARIANTS: dict[str, tuple[object, str, object] | None] = {
     "no price": (Pool, "find_price", _find_no_price),
     "no backlog in the demand": (Pool, "find_price", _find_price_of_arrivals),
     "demand not shared out": (Pools, "share_out", lambda *_: None),
-    "no value later": (BestValue, "_later", lambda *args: np.zeros(len(args[1]))),
+    "no value later": (BestValue, "_later", lambda *args: np.zeros(len(args[2]))),
     "no filling with lower ranks": (BestValue, "_fill", lambda *args: args[3]),
     "no queries to come": (Pool, "to_come", lambda *_: None),
     "no gamble": (best_value, "_alone", lambda *_: None),
     "the most urgent queue only": (best_value, "_QUEUES_LOOKED_AT", 1),
     "no start behind the hurried": (best_value, "bisect_left", lambda *_, **__: 0),
-    "never the most points a second": (best_value, "best_batch", _best_batch_by_gain),
     "all of a batch's time charged": (best_value, "best_batch", _best_batch_for_all_of_its_time),
 }
 """By name of the variant: what it replaces (an owner and an attribute), and with what."""

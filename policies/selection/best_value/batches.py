@@ -82,12 +82,9 @@ def best_batch(menu: Menu, line: Line, terms: Terms) -> Batch | None:
         points = points - terms.to_come.lost(np.minimum(busy_s, terms.idle_s))
     share_s = menu.item_s * items
     charged_s = share_s + terms.wanted * np.maximum(busy_s - share_s, 0.0)
-    net = np.where(is_batch, points - terms.price * charged_s, -np.inf)
-    gain = net - (can * line.later).cumsum(axis=1)
-    best_by = gain
-    if net.max() < 0.0 < terms.price:  # nothing is worth the price: take the most points a second
-        best_by = np.where(is_batch, points, -np.inf) / busy_s
-    row, last = divmod(int(best_by.argmax()), len(line.queries))
+    net = points - terms.price * charged_s - (can * line.later).cumsum(axis=1)
+    gain = np.where(is_batch, net, -np.inf)
+    row, last = divmod(int(gain.argmax()), len(line.queries))
     best = float(gain[row, last])
     alike = np.flatnonzero(gain[row] >= best - _ALIKE_POINTS)[::-1]
     last = int(alike[(busy_s[row, alike] / items[row, alike]).argmin()])
