@@ -330,6 +330,7 @@ class Cluster:
     def _start_ray(self, doors: Path, short: Path) -> None:
         launcher = files = None
         if self._settings.ingress == "haproxy":
+            doors = short / doors.name
             launcher, binary = write_haproxy_launcher(self._run, self._hold_ports(), doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()

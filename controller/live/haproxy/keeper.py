@@ -31,7 +31,6 @@ from modelless.controller.live.haproxy.launcher import (
     KEEPER,
     NOT_FOR_CLIENTS,
     Current,
-    at_giver,
     is_running,
     read_current,
     write_current,
@@ -67,7 +66,8 @@ class HAProxyKeeper:
     """Threads that see to it that clients find a HAProxy.
 
     Args:
-        folder: the doors' folder, where the launcher notes which HAProxy serves.
+        folder: the doors' folder, where the launcher notes which HAProxy serves; short enough for
+            the path of a socket there.
         binary: HAProxy.
         ports: where the clients' port is held.
         port: the clients'.
@@ -93,7 +93,7 @@ class HAProxyKeeper:
         (self._folder / KEEPER).write_text(str(os.getpid()))
         (self._folder / GIVER).unlink(missing_ok=True)
         self._giver = socket.socket(socket.AF_UNIX)
-        at_giver(self._folder, self._giver.bind)
+        self._giver.bind(str(self._folder / GIVER))
         self._giver.listen()
         for thread in self._threads:
             thread.start()

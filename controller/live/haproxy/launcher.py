@@ -48,7 +48,6 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,15 +207,6 @@ def _tls(certificate: str) -> str:
     return f" ssl crt {quoted} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if certificate else ""
 
 
-def at_giver(folder: Path, call: Callable[[str], object]) -> None:
-    """Bind or connect to the ``GIVER`` of a folder whose path may be too long for a socket's."""
-    handle = os.open(folder, os.O_PATH)
-    try:
-        call(f"/proc/self/fd/{handle}/{GIVER}")
-    finally:
-        os.close(handle)
-
-
 def fetch_listener(folder: Path) -> int:
     """Get the clients' listening socket; returns the number of the file, for HAProxy to inherit.
 
@@ -224,7 +214,7 @@ def fetch_listener(folder: Path) -> int:
         OSError: nobody gives it away.
     """
     with socket.socket(socket.AF_UNIX) as link:
-        at_giver(folder, link.connect)
+        link.connect(str(folder / GIVER))
         _, numbers, _, _ = socket.recv_fds(link, 1, 1)
     if not numbers:
         raise OSError("the clients' port is given away no more")

@@ -281,24 +281,22 @@ def test_what_the_dead_left_over_goes_but_for_what_may_be_started_again(
 
 
 def test_each_haproxy_gets_the_socket_that_clients_wait_in(tmp_path: Path):
-    folder = tmp_path / ("long" * 30)  # longer than the path of a socket may be
-    folder.mkdir()
     with closing(HeldPorts()) as ports:
         port = ports.hold("127.0.0.1")
-        kept = keeper.HAProxyKeeper(folder, "proxy", ports, port)
+        kept = keeper.HAProxyKeeper(tmp_path, "proxy", ports, port)
         kept.start()
         for _ in range(2):
-            with socket.socket(fileno=launcher.fetch_listener(folder)) as listener:
+            with socket.socket(fileno=launcher.fetch_listener(tmp_path)) as listener:
                 assert os.get_inheritable(listener.fileno())
                 with socket.create_connection(("127.0.0.1", port), timeout=5):
                     listener.accept()[0].close()
         ports.close()
         with pytest.raises(OSError, match="given away no more"):
-            launcher.fetch_listener(folder)
+            launcher.fetch_listener(tmp_path)
         kept.stop()
         kept.close()
     with pytest.raises(OSError, match="refused"):
-        launcher.fetch_listener(folder)
+        launcher.fetch_listener(tmp_path)
 
 
 @pytest.mark.parametrize(
