@@ -37,6 +37,7 @@ from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.calls import Respond, RunBatch
+from modelless.controller.live.front.collector import Collector
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
@@ -349,6 +350,7 @@ class Gateway:
 
     async def _tick_forever(self) -> None:
         refreshed_s = time.monotonic()
+        collector = Collector(refreshed_s)
         while True:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
@@ -362,6 +364,7 @@ class Gateway:
                     self._tell_of_others()
                     for log in self._logs:
                         log.log_new(self._dispatcher.receipts)
+                    collector.collect(now_s, is_idle=not self._dispatcher.open_queries)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 

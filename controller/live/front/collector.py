@@ -1,0 +1,32 @@
+"""Python's garbage collector, kept from looking through everything that a gateway remembers."""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+WHOLE_S: Final = 3600.0
+"""How often it looks through everything."""
+
+
+class Collector:
+    """Collects garbage once a second, of that second alone.
+
+    A collection of everything that is remembered, receipts above all, holds the event loop: 37 ms
+    after 10,000 queries, and ever longer. What outlives its second is hardly ever garbage in a
+    cycle, which only the collector frees.
+
+    Args:
+        now_s: the time, seconds of any clock.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._whole_s = now_s
+
+    def collect(self, now_s: float, *, is_idle: bool) -> None:
+        """Collect; once an hour, when nothing is open, everything. Call this once a second."""
+        if is_idle and now_s - self._whole_s >= WHOLE_S:
+            self._whole_s = now_s
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
