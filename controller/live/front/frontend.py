@@ -198,6 +198,7 @@ class _Open:
     model_name: str
     respond: Respond
     owner: str  # the tenant of the key; empty where there are no keys
+    may_judge: bool = False  # whether its client may give feedback
 
 
 def _answer_errors(
@@ -577,7 +578,10 @@ class V2Frontend:
             request_id=said.request_id,
             traceparent=said.traceparent,
         )
-        self._open[query.query_id] = _Open(query, read, scope, found.name, respond, _owner(key))
+        may_judge = key is None or key.allows("feedback")
+        self._open[query.query_id] = _Open(
+            query, read, scope, found.name, respond, _owner(key), may_judge
+        )
         try:
             self._dispatch(self._open[query.query_id])
         except Exception:
@@ -851,7 +855,9 @@ class V2Frontend:
         """Have a reference variant answer a query again, for some queries."""
         query, tensors, instances = found.query, found.read.tensors, self._dispatcher.instances
         size_bytes = sum(array.nbytes for array in tensors.values())
-        if query.priority == OFFLINE or self.is_draining or not self._shadows.is_drawn(size_bytes):
+        if not found.may_judge or query.priority == OFFLINE or self.is_draining:
+            return
+        if not self._shadows.is_drawn(size_bytes):
             return
 
         def counts_as_stated(each: Variant) -> bool:

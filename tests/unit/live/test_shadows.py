@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.feedback import VariantFeedback
 from modelless.controller.dispatch.messages import AccuraciesRevised
@@ -84,6 +85,21 @@ def test_by_default_for_the_best_itself_and_offline_there_are_none(
     limits = {"min_accuracy": 80.0}
     serve(knowledge, home, test)
     limits = {**CHEAP, "priority": -1}
+    serve(knowledge, home, test)
+
+
+@pytest.mark.parametrize(("scopes", "shadows"), [(("infer",), 0), (("infer", "feedback"), 1)])
+def test_keys_that_may_give_no_feedback_cause_none(
+    knowledge: Knowledge, home: Path, scopes: tuple[str, ...], shadows: int
+) -> None:
+    async def test(front: Front) -> None:
+        key, secret = make_key("shop", scopes, 0, 0.0, None)
+        front.ring = KeyRing([key])
+        bearer = {"authorization": f"Bearer {secret}"}
+        assert (await front.send("POST", INFER, query(**CHEAP), bearer)).status == 200
+        await until(lambda: not front.has_open)
+        assert len(front.ran) == 1 + shadows
+
     serve(knowledge, home, test)
 
 
