@@ -16,17 +16,18 @@ in this process. Exit code 1 if not. A million rows take less than 15 minutes on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -57,6 +58,7 @@ def main() -> None:
     add("--rows-per-file", type=int, default=5000)
     add("--json", type=Path)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it began
     with tempfile.TemporaryDirectory() as name, running(arguments.home, Path(name)) as home:
         found = measure(arguments, home, Path(name))
     for sort in ("alone", "beside"):
@@ -76,14 +78,16 @@ def main() -> None:
     sys.exit(bool(found["problems"]))
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(home: Path | None, folder: Path) -> Iterator[Path]:
     """A home that modelless runs from: the one given, or one of its own until this ends."""
     if home is not None:
         yield home
         return
     own = folder / "home"
-    for words in (["zoo", "add", TASK], ["profile", TASK], ["up", "--port", "0", "--detach"]):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    for words in (["zoo", "add", TASK], ["profile", TASK], ["up", "--port", port, "--detach"]):
         subprocess.run([*command_of(own), *words], check=True)
     try:
         yield own
@@ -93,6 +97,15 @@ def running(home: Path | None, folder: Path) -> Iterator[Path]:
 
 def command_of(home: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "modelless.controller.cli", "--home", str(home)]
+
+
+def begin(
+    command: list[str], log: BinaryIO, ended: contextlib.ExitStack
+) -> subprocess.Popen[bytes]:
+    """Begin the offline run, which ends with the benchmark, however that ends."""
+    run = subprocess.Popen(command, stdout=log, stderr=log)
+    ended.callback(run.kill)
+    return run
 
 
 @dataclass
@@ -126,7 +139,11 @@ def measure(arguments: argparse.Namespace, home: Path, folder: Path) -> dict[str
     stretches = [Stretch("alone", 0.0)]
     queries: list[Row] = []
     run, killed_at = None, 0
-    with LoadProcess(spec, folder) as load, (folder / "batch.log").open("ab") as log:
+    with (
+        LoadProcess(spec, folder) as load,
+        (folder / "batch.log").open("ab") as log,
+        contextlib.ExitStack() as ended,
+    ):
         began_s = 0.0
         for rows in load.batches():  # once a second
             began_s = began_s or time.monotonic() - 1.0
@@ -138,7 +155,7 @@ def measure(arguments: argparse.Namespace, home: Path, folder: Path) -> dict[str
                 killed_at = there * arguments.rows_per_file
                 run.kill()
                 run.wait()
-                run = subprocess.Popen(command, stdout=log, stderr=log)
+                run = begin(command, log, ended)
                 print(f"{now_s:.0f} s: killed at {killed_at} rows, and begun again", flush=True)
             sort = "alone" if now_s % arguments.cycle_s < arguments.alone_s else "beside"
             if sort == stretches[-1].sort:
@@ -146,7 +163,7 @@ def measure(arguments: argparse.Namespace, home: Path, folder: Path) -> dict[str
             stretches[-1].ended_s = now_s
             stretches.append(Stretch(sort, now_s))
             if run is None:
-                run = subprocess.Popen(command, stdout=log, stderr=log)
+                run = begin(command, log, ended)
             run.send_signal(signal.SIGCONT if sort == "beside" else signal.SIGSTOP)
             print(f"{now_s:.0f} s: {there * arguments.rows_per_file} rows", flush=True)
     stretches[-1].ended_s = now_s
