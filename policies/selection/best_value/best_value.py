@@ -65,7 +65,7 @@ from modelless.policies.views import (
 
 _DEFERRED = Defer(Reason.LATE_BINDING)
 _LOOK_AGAIN_S = 0.1
-_QUEUES_LOOKED_AT = 8
+_QUEUES_LOOKED_AT = 4
 """The most urgent ones that are compared; more cost time and bring nothing."""
 _QUERIES_LOOKED_AT = 256
 """Of a queue, at most; a bound on the time of a decision."""
