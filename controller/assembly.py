@@ -18,9 +18,9 @@ from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.exploration import Exploration
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import SelectionChanged
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.policies.advisory import Advisory, build_advisory
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.messages import (
     BatchDone,
     Execute,
@@ -37,6 +36,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.replay.tape import Recorded, Tape
 from modelless.controller.sim.engine import Engine as Simulation
 from modelless.controller.sim.recorder import Recorder

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from modelless.common.errors import InvalidInputError
 from modelless.common.settings_files import problems
 from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.controller.api.v2_limits import Limits
 
 _Path = Annotated[str, Field(min_length=1, max_length=1024)]
 

@@ -19,8 +19,8 @@ from pydantic import (
 from modelless.common.errors import InvalidInputError
 from modelless.common.settings_files import problems
 from modelless.controller.api.json_reader import as_whole, read_json
+from modelless.controller.api.request_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError, invalid, nearest
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.dispatch.trials import Answer
 from modelless.variants.signature import MAX_ITEMS
 from modelless.variants.vocabulary import Task

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import DeadlineExceededError
 from modelless.controller.api import protobuf as pb
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import Words, invalid, member
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import select_outputs
 from modelless.controller.api.v2_request import (
     InferRequest,

@@ -16,8 +16,8 @@ from json.decoder import JSONArray  # type: ignore[attr-defined]  # the stubs le
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, Final
 
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, invalid
-from modelless.controller.api.v2_limits import Limits
 
 _SLICE_CHARS: Final = 1 << 14
 _COUNTED_CHARS: Final = 1 << 16

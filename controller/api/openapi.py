@@ -10,12 +10,12 @@ import modelless
 from modelless.controller.api.batches import BatchRequest
 from modelless.controller.api.feedback import MOST_AT_ONCE, RECEIPT
 from modelless.controller.api.quotes import PLACEMENT_FIELDS
+from modelless.controller.api.request_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
     SLO_NAME_PARAMETER,
     TENANT_PARAMETER,
 )
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS, Reply, render_json
 from modelless.controller.api.v2_request import (
     CACHE_CONTROLS,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from modelless.controller.api.json_reader import as_whole, read_json
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError, invalid, nearest
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_request import read_parameters
 from modelless.controller.dispatch.quotes import Quote, QuotedPlacement
 from modelless.variants.vocabulary import SLO

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.api.request_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_errors import (
     PayloadTooLargeError,
     UnsupportedEncodingError,
@@ -18,7 +19,6 @@ from modelless.controller.api.v2_errors import (
     member,
     nearest,
 )
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 
 SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority", "when_late")
 """The parameters of a request that set its SLO; each may come as a header instead."""

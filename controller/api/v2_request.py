@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.json_reader import as_whole, read_json
+from modelless.controller.api.request_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_errors import Words, invalid, member, nearest
 from modelless.controller.api.v2_headers import (
     SLO_NAME_PARAMETER,
     SLO_PARAMETERS,
     TENANT_PARAMETER,
 )
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import (
     BYTES,
     DATATYPES,

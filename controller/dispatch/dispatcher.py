@@ -19,7 +19,6 @@ from modelless.controller.dispatch.counters import DispatchCounters, Kind
 from modelless.controller.dispatch.exploration import Exploration, FirstChoice
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     AccuraciesRevised,
@@ -63,6 +62,7 @@ from modelless.controller.dispatch.policy_calls import (
 from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.quotes import Quote, Quotes
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
 from modelless.controller.dispatch.workers import WorkerTable

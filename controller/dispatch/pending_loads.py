@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from modelless.controller.dispatch.counters import DispatchCounters, Kind
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import AskForLoad, DispatchEffect
 from modelless.controller.dispatch.queues import Queue, QueueKey, WaitingQueries
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.policies.scopes import base_of
 from modelless.policies.views import QueryView
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.common.errors import FOREIGN_ERRORS
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.offline import OfflineBatches, is_offline
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.policies.advisory import Advisory
 from modelless.policies.priorities import heads, urgency
 from modelless.policies.reasons import AnyReason, Reason

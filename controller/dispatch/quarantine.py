@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, Worker
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 
 
 class TypicalErrors:

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.queues import WaitingQueries
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.refusal_messages import Offer, nearest_limits
 from modelless.policies.priorities import rank

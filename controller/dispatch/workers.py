@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.priorities import rank
 from modelless.policies.views import QueryView, Run

@@ -13,7 +13,6 @@ from typing import Any
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.exploration import Exploration
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     AskForLoad,
@@ -33,6 +32,7 @@ from modelless.controller.dispatch.messages import (
     WorkerLost,
     WorkerReported,
 )
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.control import ControlDriver

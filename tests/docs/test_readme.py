@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.feedback import parse_feedback
 from modelless.controller.api.quotes import parse_quote
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS
+from modelless.controller.api.request_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.cli.app import app

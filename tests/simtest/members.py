@@ -23,9 +23,9 @@ from modelless.controller.device.messages import ResidencyChange, StartBatch, St
 from modelless.controller.dispatch import messages as dispatch
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.exploration import Exploration
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import Complete, Execute, Refuse, WorkerReport
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from modelless.controller.api.grpc_calls import Call
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Headers, Reply
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.console.pages import VariantRow

@@ -27,13 +27,13 @@ from modelless.controller.api.grpc_calls import (
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key, secret_of
 from modelless.controller.api.quotes import parse_quote, quote_document
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_headers import (
     REQUEST_ID,
     RequestHeaders,
     decode_body,
     read_headers,
 )
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
     Reply,

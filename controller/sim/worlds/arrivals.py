@@ -1,6 +1,6 @@
 """The kinds of arrivals: settings, and the iterators of arrivals that follow from them.
 
-Times are those of the source; ``arrivals.py`` scales time and sets the world's clock.
+Times are those of the source; ``query_streams`` scales time and sets the world's clock.
 Sources: the Markov-modulated process is the two-state case of Fischer and Meier-Hellstern (1993);
 time-varying rates are thinned as in Lewis and Shedler (1979).
 """

@@ -20,8 +20,8 @@ from modelless.common.errors import DeadlineExceededError, InvalidInputError, Mo
 from modelless.controller.api import grpc_messages as messages
 from modelless.controller.api import protobuf as pb
 from modelless.controller.api.grpc_messages import InferMessage
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_metadata import model_config, model_metadata, server_metadata
 from modelless.controller.api.v2_request import InferRequest, RequestedOutput
 from modelless.controller.api.v2_tensors import DATATYPES

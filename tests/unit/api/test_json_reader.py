@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.controller.api.v2_limits import Limits
 
 LARGE = Limits(small_json_bytes=1)
 """Everything counts as large."""

@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
@@ -15,7 +16,6 @@ from modelless.controller.api.v2_headers import (
     decode_body,
     read_headers,
 )
-from modelless.controller.api.v2_limits import Limits
 
 
 def test_picks_what_concerns_it() -> None:

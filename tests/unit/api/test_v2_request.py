@@ -12,9 +12,9 @@ from ml_dtypes import bfloat16
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_headers import SLO_PARAMETERS
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_request import RequestedOutput, parse_infer
 from modelless.variants.vocabulary import SLO
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     BatchDone,
@@ -33,6 +32,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
+from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.policies.reasons import AnyReason
 from modelless.policies.scopes import base_of, in_scope, own_of
 from modelless.policies.seams import SelectionPolicy

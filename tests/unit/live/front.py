@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from modelless.controller.api.keys import KeyRing
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_json, render_text
 from modelless.controller.config import Settings
 from modelless.controller.dispatch.messages import WorkerReport, WorkerReported

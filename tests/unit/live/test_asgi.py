@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front import asgi, bodies
 from modelless.controller.live.front.bodies import BodyBudget

@@ -15,7 +15,7 @@ import pytest
 from modelless.common.errors import InvalidInputError, NotFoundError, OverloadedError
 from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.keys import KeyRing, make_key
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.config import BatchSettings, Settings
 from modelless.controller.live.control.batch_jobs import BatchJobs
 from modelless.controller.live.knowledge import Knowledge, read_knowledge

@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from modelless.common.errors import NotFoundError
 from modelless.controller.api.grpc_calls import STREAM
 from modelless.controller.api.keys import UnauthorizedError
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_error
 from modelless.controller.live.front.bodies import GRACE_S
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from modelless.controller.api.grpc_calls import SERVICE
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Headers, render_infer
 from modelless.controller.config import Settings
 from modelless.controller.live.front import aside

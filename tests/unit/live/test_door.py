@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.bodies import LEAST_BYTES_PER_S, BodyBudget
 from modelless.controller.live.front.http_server import DoorConnection

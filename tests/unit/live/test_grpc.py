@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 
 from modelless.controller.api.grpc_calls import STATUS_CODES
 from modelless.controller.api.keys import KeyRing, make_key
-from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.request_limits import Limits
 from modelless.controller.live.knowledge import Knowledge
 from tests.unit.cli.tiny import TASK
 

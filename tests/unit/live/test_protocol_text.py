@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 from modelless.common.errors import ModellessError
 from modelless.controller.api.grpc_calls import Call
 from modelless.controller.api.grpc_messages import InferMessage
-from modelless.controller.api.v2_limits import DEFAULT_LIMITS
+from modelless.controller.api.request_limits import DEFAULT_LIMITS
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_tensors import BYTES, item_bytes

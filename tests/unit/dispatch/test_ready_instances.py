@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.controller.dispatch.instances import WORTHWHILE_ROWS, ReadyInstances, find_shortlist
 from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.dispatch.ready_instances import (
+    WORTHWHILE_ROWS,
+    ReadyInstances,
+    find_shortlist,
+)
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
