@@ -254,7 +254,7 @@ class Gateway:
         """Begin to tick, and to exchange reports for orders with the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
         self._remote.start(self._tell_of_others)
-        sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
+        sys.setswitchinterval(0.0001)  # a finished batch must not wait for the loop's 5 ms
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
             self._loop.create_task(self._exchange_forever()),
