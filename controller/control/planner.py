@@ -16,12 +16,13 @@ from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.control.messages import Advise, PlanEffect, Planned, PoliciesChanged
 from modelless.controller.control.planned_memory import MeasuredMemory, PlannedMemory
 from modelless.controller.control.pool_moves import PlanLimits, PoolPlanner
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.prefetch import DueLoad, Prefetcher
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.advisory import Advisory
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
-from modelless.policies.scopes import in_scope
+from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
 from modelless.variants.vocabulary import Placement
@@ -310,16 +311,42 @@ class Planner:
         return draft.effects
 
     def _bring_home(self, draft: _Draft) -> None:
-        """Load on a gateway's device what its clients asked for and only others' devices hold."""
-        for worker in draft.view.workers:
+        """Load on a gateway's device what only other gateways' devices hold.
+
+        That is what its clients asked for; and, where there is room, a variant of each task that is
+        wanted: without one the gateway were not ready, and nobody would ask it.
+        """
+        workers = draft.view.workers
+        for worker in workers:
             for scope, min_accuracy_percent in worker.unmet.items():
-                for placement in draft.memory.out_of_reach(worker, scope, min_accuracy_percent):
-                    needed_bytes = draft.memory.needed_bytes(placement)
-                    home = draft.memory.worker(worker.worker_id)
-                    if needed_bytes is not None and self._put(
-                        placement, home, needed_bytes, draft, in_vain=True
-                    ):
-                        break
+                self._bring(worker, scope, min_accuracy_percent, draft)
+        tasks = {task_of(each.variant_id) for each, count in draft.wanted.items() if count}
+        for worker in workers:
+            asked = {task_of(scope) for scope in worker.unmet}
+            for task in sorted(tasks - asked) if worker.pool == GATEWAYS else ():
+                self._bring(worker, task, None, draft)
+
+    def _bring(
+        self, worker: WorkerState, scope: str, min_accuracy_percent: float | None, draft: _Draft
+    ) -> None:
+        """Load one variant of the scope on the worker if nothing in its reach serves the scope.
+
+        Args:
+            worker: a gateway's device.
+            scope: a task, or a part of one.
+            min_accuracy_percent: what clients asked for; None if they did not: then what is wanted
+                comes, and nothing leaves for it.
+        """
+        is_asked = min_accuracy_percent is not None
+        for placement in draft.memory.out_of_reach(worker, scope, min_accuracy_percent or 0.0):
+            needed_bytes = draft.memory.needed_bytes(placement)
+            home = draft.memory.worker(worker.worker_id)
+            if needed_bytes is None:
+                continue
+            fits = draft.wanted.get(placement, 0) > 0 and needed_bytes <= home.free_bytes
+            comes = is_asked or fits
+            if comes and self._put(placement, home, needed_bytes, draft, in_vain=is_asked):
+                return
 
     def _relieve(self, draft: _Draft) -> None:
         """Evict where loads took more than they were expected to, spare instances first."""

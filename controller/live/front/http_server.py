@@ -67,12 +67,12 @@ REQUEST_IDS = RequestIds()
 """Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
-_HEAD_BYTES = 1 << 12
-"""Of a request's first read: what follows the head goes straight into the body's memory."""
 _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
 _LOOK_S = 1.0
 """How often it is looked whether bodies arrive fast enough."""
+_END_S = 1.0
+"""For how long at least what a refused client still sends is read."""
 _NO_ROOM = memoryview(bytearray())
 
 
@@ -118,6 +118,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._busy = False
         self._is_going = False
         self._is_stalled = self._is_paused = False
+        self._ending_since_s: float | None = None
         self._query_id: int | None = None
         self._stream: CallStream | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -171,11 +172,11 @@ class DoorConnection(asyncio.BufferedProtocol):
         del sizehint
         # Small: uvloop fills up to 32 in a row while the client sends; 8 MiB took it 40 ms.
         end = self._filled + _READ_BYTES
-        if self._is_direct:
-            return self._room[self._filled : end]
-        return self._received if self._headers else self._received[:_HEAD_BYTES]
+        return self._room[self._filled : end] if self._is_direct else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._ending_since_s is not None:  # what a refused client still sends is thrown away
+            return
         if not self._is_direct:
             self._parse(self._received[:nbytes])
             return
@@ -190,7 +191,11 @@ class DoorConnection(asyncio.BufferedProtocol):
             self.on_message_complete()
 
     def check_pace(self, now_s: float) -> None:
-        """Refuse a body that arrives too slowly."""
+        """Refuse a body that arrives too slowly; close what a refused client keeps open."""
+        if self._ending_since_s is not None:
+            if now_s - self._ending_since_s > _END_S:
+                self.close()
+            return
         if self._stream is not None:
             self._stream.check_pace(now_s)
         if self._body_began_s is None or self._is_paused:
@@ -275,8 +280,9 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._stream.feed_end()
             self._begin()
             return
-        if self._transport is None or self._transport.is_closing():  # a stream has failed
-            return
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._ending_since_s is not None:
+            return  # a stream has failed
         request = _Request(
             self._method,
             self._path,
@@ -372,15 +378,26 @@ class DoorConnection(asyncio.BufferedProtocol):
         if is_call(path):
             reply = as_call_reply(reply)
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._ending_since_s is not None:
             return
         head = _render_head(reply, keep_alive)
         transport.writelines((head, reply.body) if with_body else (head,))
-        if not keep_alive:
-            self._waiting.clear()
-            transport.close()
-        else:
+        if keep_alive:
             self._go_on()
+        else:
+            self._waiting.clear()
+            self._end(transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Close the connection once the client has: who is sending would else lose the reply.
+
+        (The kernel tells a client whose data were not read that the connection broke, and nothing
+        of what was written to it before.)
+        """
+        self._ending_since_s, self._is_direct = self._clock(), False
+        transport.write_eof()
+        if self._is_paused:
+            transport.resume_reading()
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -461,7 +478,9 @@ async def open_door(
     loop = asyncio.get_running_loop()
     connections: set[DoorConnection] = set()
     server = await loop.create_unix_server(
-        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections), path
+        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections),
+        path,
+        backlog=max_connections,  # HAProxy takes a gateway that refuses three for dead
     )
 
     def look() -> None:

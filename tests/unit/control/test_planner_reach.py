@@ -31,8 +31,13 @@ def test_what_another_gateway_holds_is_loaded_where_it_is_asked_for() -> None:
     assert planner(Wants((A, 1))).tick(seen) == [fetch(A)]
 
 
-def test_nothing_is_loaded_where_nobody_asks() -> None:
-    assert planner(Wants((A, 1))).tick(view(gateway("w0", held(A)), gateway("w1"))) == []
+def test_where_nobody_asks_a_task_comes_if_there_is_room() -> None:
+    copy = LoadInstance("w1", A, Reason.ANOTHER_COPY, 10, "cpu-1")
+    assert planner(Wants((A, 1))).tick(view(gateway("w0", held(A)), gateway("w1"))) == [copy]
+    full = gateway("w1", held(OTHER), memory_bytes=15)
+    assert planner(Wants((A, 1))).tick(view(gateway("w0", held(A)), full)) == []
+    served = gateway("w1", held(B))
+    assert planner(Wants((A, 1))).tick(view(gateway("w0", held(A)), served)) == []
 
 
 def test_a_pool_s_worker_is_in_reach() -> None:

@@ -399,3 +399,19 @@ def test_limits_have_sensible_sizes() -> None:
         limits.check_body_bytes(limits.max_feedback_bytes, SERVICE + method)
         with pytest.raises(PayloadTooLargeError):
             limits.check_body_bytes(limits.max_feedback_bytes + 1, SERVICE + method)
+
+
+def test_who_is_refused_while_sending_reads_why(knowledge: Knowledge, tmp_path: Path) -> None:
+    """A socket that is closed with unread data breaks the connection, and the reply is lost."""
+
+    async def run() -> bytes:
+        async with serving(knowledge, tmp_path) as front:
+            reader, writer = await asyncio.open_unix_connection(str(front.path))
+            head = b"POST /v2/models/pixels/infer HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n"
+            writer.write(head + bytes(128 << 10))
+            await writer.drain()
+            reply = await reader.read()
+            writer.close()
+            return reply
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 413 ")

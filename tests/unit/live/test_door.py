@@ -32,7 +32,7 @@ class Wire:
     def close(self):
         self.closed = True
 
-    abort = close
+    abort = write_eof = close
 
     def is_closing(self):
         return self.closed
