@@ -313,8 +313,8 @@ class Planner:
     def _bring_home(self, draft: _Draft) -> None:
         """Load on a gateway's device what only other gateways' devices hold.
 
-        That is what its clients asked for; and, where there is room, a variant of each task that is
-        wanted: without one the gateway were not ready, and nobody would ask it.
+        It loads what the gateway's clients asked for and, where there is room, a wanted variant of
+        each other task: a gateway without one is not ready, so nobody asks it.
         """
         workers = draft.view.workers
         for worker in workers:

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -101,7 +102,7 @@ class Load:
     done: Callable[[LoadResult], None]
 
 
-class _JobThread(Generic[_Job]):
+class _JobThread(ABC, Generic[_Job]):
     """A thread that does jobs, first come first served, and tells the event loop.
 
     Attributes:
@@ -131,8 +132,9 @@ class _JobThread(Generic[_Job]):
         while (job := self._jobs.get()) is not None:
             self._do(job)
 
+    @abstractmethod
     def _do(self, job: _Job) -> None:
-        raise NotImplementedError
+        """Do one job, on the thread."""
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         """Call a function on the event loop."""

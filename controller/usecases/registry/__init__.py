@@ -1,1 +1,1 @@
-"""What is registered: tasks, models, variants and their versions, added, made, judged, moved."""
+"""Use cases of the registry: add, make, validate, promote and remove tasks, models and variants."""

@@ -57,3 +57,12 @@ def test_older_garbage_is_freed_within_the_hour_when_nothing_is_open() -> None:
     assert seen() is not None
     collector.collect(WHOLE_S + 2.0, is_idle=True)
     assert seen() is None
+
+
+def test_older_garbage_of_a_gateway_that_is_never_idle_is_freed_too() -> None:
+    collector = Collector(0.0)
+    node, seen = make_cycle()
+    collector.collect(1.0, is_idle=False)
+    del node
+    collector.collect(2.0 * WHOLE_S, is_idle=False)
+    assert seen() is None
