@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
@@ -95,8 +95,8 @@ def run(
     run_campaign(jobs, kept, read_facts(), settings)
     # A few runs say little of a tail: take the median as it is.
     rows = [replace(row, trusted=True) for row in kept.rows]
-    model = MeasuredCostModel(rows)
-    blind = MeasuredCostModel(rows, ResidualSettings(absurd_ratio=1.0))  # ignores whatever it sees
+    model = ServingCostModel(rows)
+    blind = ServingCostModel(rows, ResidualSettings(absurd_ratio=1.0))  # ignores whatever it sees
     loaded = [load_job(job) for job in jobs]
     rng = np.random.default_rng(1)
     print("busy   outcomes      profiled      learned    hindsight   within p90   within p99")

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -54,7 +54,7 @@ def measure(count: int) -> tuple[list[float], list[float]]:
         for number in range(count)
     )
     one_s = rng.uniform(0.002, 0.2, count)
-    model = MeasuredCostModel(
+    model = ServingCostModel(
         row
         for number, placement in enumerate(placements)
         for row in measurements(placement, float(one_s[number]))

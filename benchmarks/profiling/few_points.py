@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from modelless.profiler.cost_model.host_model import read_measurements
-from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
-from modelless.profiler.cost_model.learned.fleet_model import FleetModel
-from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.model_inputs import read_measurements
 from modelless.profiler.cost_model.placement_facts import describe_measured
+from modelless.profiler.cost_model.unmeasured.experiment_design import BayesianDesign
+from modelless.profiler.cost_model.unmeasured.machine_predictor import MachinePredictor
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.host import read_facts
@@ -109,12 +109,12 @@ def unseen(
     known: Sequence[Measurement],
 ) -> dict[str, float]:
     """What is predicted of a device class of which nothing was measured."""
-    model = FleetModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
+    model = MachinePredictor(shipped_prior(), subjects, sorted({row.batch for row in grid}))
     return judge(model, known, [row for row in grid if row.device_class == device_class])
 
 
 def judge(
-    model: FleetModel, known: Sequence[Measurement], rest: Sequence[Measurement]
+    model: MachinePredictor, known: Sequence[Measurement], rest: Sequence[Measurement]
 ) -> dict[str, float]:
     """Errors and bands of the rest, predicted from what is known."""
     rows = model.rows((row.placement, row.batch) for row in rest)
@@ -140,7 +140,7 @@ def cost_s(rows: Sequence[Measurement]) -> float:
 
 
 def regret(
-    model: FleetModel,
+    model: MachinePredictor,
     subjects: Mapping[Placement, PlacementFacts],
     known: Sequence[Measurement],
     grid: Sequence[Measurement],
@@ -224,7 +224,7 @@ def replay(
     known = choose(grid, subjects, budget_s, target_error)
     measured = {(row.placement, row.batch) for row in known}
     rest = [row for row in grid if (row.placement, row.batch) not in measured]
-    model = FleetModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
+    model = MachinePredictor(shipped_prior(), subjects, sorted({row.batch for row in grid}))
     return {
         "share_of_time": round(cost_s(known) / cost_s(grid), 3),
         "measured": len(known),

@@ -30,10 +30,11 @@ from unittest import mock
 
 import few_points
 import numpy as np
+from make_snapshot import fit_groups
 
 from modelless.controller.usecases.measuring.cost_model import ENGINE_OF_KIND, import_profiles
 from modelless.controller.usecases.selecting import select
-from modelless.profiler.cost_model.learned.evaluation import (
+from modelless.profiler.cost_model.evaluation.hold_out import (
     MODELLESS,
     Holdout,
     HoldoutCase,
@@ -41,11 +42,10 @@ from modelless.profiler.cost_model.learned.evaluation import (
     evaluate,
     plan_cases,
 )
-from modelless.profiler.cost_model.learned.features import item_latency_log
-from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.proxies import proxies_of
-from modelless.profiler.cost_model.learned.snapshot import rows_of_groups
-from modelless.profiler.cost_model.learned.training.make_snapshot import fit_groups
+from modelless.profiler.cost_model.unmeasured.features import item_latency_log
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
+from modelless.profiler.cost_model.unmeasured.proxies import proxies_of
+from modelless.profiler.cost_model.unmeasured.snapshot import rows_of_groups
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts
 from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import TableRow, read_table, write_table
@@ -63,7 +63,7 @@ PRECISIONS = {
 }
 TASK = "held-out"
 WHERE = "modelless.controller.usecases.selecting.read_facts"
-SNAPSHOT = "modelless.profiler.cost_model.learned.fleet_model.shipped_snapshot"
+SNAPSHOT = "modelless.profiler.cost_model.unmeasured.machine_predictor.shipped_snapshot"
 MANY_BYTES = 1 << 40
 SHOTS = (0, 5, 10, 20, 50)
 HARD_PERCENT = 20.0

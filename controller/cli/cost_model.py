@@ -23,7 +23,7 @@ from modelless.controller.cli.screen import (
 )
 
 if TYPE_CHECKING:
-    from modelless.profiler.cost_model.learned.evaluation import MethodScore
+    from modelless.profiler.cost_model.evaluation.hold_out import MethodScore
 
 
 _MOST_SHOTS, _MOST_BATCH = 100_000, 1024

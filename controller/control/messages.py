@@ -22,8 +22,8 @@ from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import VariantFacts, WorkerState
-from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import Coverage
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import DeviceClass, Placement

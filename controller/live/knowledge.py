@@ -17,8 +17,8 @@ from modelless.controller.live.servable import Servable
 from modelless.policies.scopes import task_of
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.dominated import without_dominated
-from modelless.profiler.cost_model.host_model import CostInputs, cost_inputs_of, read_measurements
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.model_inputs import CostInputs, cost_inputs_of, read_measurements
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import read_remote_classes
 from modelless.profiler.devices.host import read_facts
@@ -48,7 +48,7 @@ class Knowledge:
 
     catalog: Catalog
     device_classes: Mapping[str, DeviceClass]
-    cost_model: MeasuredCostModel
+    cost_model: ServingCostModel
     cost_inputs: CostInputs
     fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]

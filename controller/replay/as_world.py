@@ -22,7 +22,7 @@ from modelless.controller.replay.codec import decode
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import QueryView
-from modelless.profiler.cost_model.measured_model import PlacementFigures, best_points
+from modelless.profiler.cost_model.serving_model import PlacementFigures, best_points
 
 _COLUMNS: Final = (
     "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",

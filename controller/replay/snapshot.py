@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.replay.codec import decode
-from modelless.profiler.cost_model.host_model import CostInputs
-from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
+from modelless.profiler.cost_model.model_inputs import CostInputs
 from modelless.profiler.cost_model.slowdowns import PairRun
+from modelless.profiler.cost_model.unmeasured.figures import PredictedFigures
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
 

@@ -55,8 +55,8 @@ from modelless.policies.seams import (
     SelectionPolicy,
 )
 from modelless.policies.views import Pool, QueryView
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.variants.estimates import Load
 from modelless.variants.signature import round_size
@@ -115,7 +115,7 @@ class Engine:
             ReadyInstances(
                 fleet.variants,
                 fleet.device_classes,
-                MeasuredCostModel(
+                ServingCostModel(
                     fleet.measurements,
                     ResidualSettings(learns=world.learn_online),
                     sizes=SizeModel(fleet.sized),

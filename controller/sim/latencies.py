@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.controller.sim.randomness import stream
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
@@ -81,7 +81,7 @@ class Truth:
         ratios: Mapping[tuple[str, str], float],
         sized: Sequence[Measurement] = (),
     ) -> None:
-        model = self._model = MeasuredCostModel(measurements, sizes=SizeModel(sized))
+        model = self._model = ServingCostModel(measurements, sizes=SizeModel(sized))
         self._ratios = ratios
         self._at_size: dict[tuple[Placement, int, int], Spread] = {}
         placements = tuple(

@@ -45,7 +45,7 @@ from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
 from modelless.profiler.cost_model.dominated import without_dominated
 from modelless.profiler.cost_model.drift_history import drifted_placements
-from modelless.profiler.cost_model.host_model import cost_inputs_of, read_measurements
+from modelless.profiler.cost_model.model_inputs import cost_inputs_of, read_measurements
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.variants.registry.catalog import Scope

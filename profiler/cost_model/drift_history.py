@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.records import Records
 from modelless.variants.store import HistoryRow, Store

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from modelless.common.errors import InvalidInputError, StoreError
-from modelless.profiler.cost_model.learned.prior import KINDS
 from modelless.profiler.cost_model.placement_facts import read_graph
-from modelless.profiler.cost_model.units import find_wrong_units
+from modelless.profiler.cost_model.unmeasured.prior import KINDS
+from modelless.profiler.cost_model.wrong_units import find_wrong_units
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.known_devices import find_known_device

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from modelless.profiler.cost_model.measured_model import BatchCurves, FloatArray, best_points
+from modelless.profiler.cost_model.serving_model import BatchCurves, FloatArray, best_points
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import Placement
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.report.prediction_errors import (
     PredictionFigure,
     PredictWithout,
@@ -75,7 +75,7 @@ def report_of(
         is_more_accurate: tells accuracies apart, to find what is dominated.
     """
     models = {
-        machine: MeasuredCostModel([point for p in mine for point in p.points])
+        machine: ServingCostModel([point for p in mine for point in p.points])
         for machine, mine in _grouped(profiles, lambda p: p.device.fingerprint).items()
     }
     tasks = []

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
 from modelless.variants.estimates import Load
@@ -101,13 +101,13 @@ class PredictionFigure:
 
 
 def leave_one_batch_out(points: Sequence[Measurement]) -> list[float]:
-    """``PredictWithout`` by ``MeasuredCostModel``: what a placement's other batches say.
+    """``PredictWithout`` by ``ServingCostModel``: what a placement's other batches say.
 
     That model looks at each placement alone, so one model serves all placements that lose the
     same batch.
     """
     models = {
-        batch: MeasuredCostModel(point for point in points if point.batch != batch)
+        batch: ServingCostModel(point for point in points if point.batch != batch)
         for batch in {point.batch for point in points}
     }
     return [

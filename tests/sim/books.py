@@ -19,7 +19,7 @@ from typing import Any
 from modelless.controller.sim.worlds.profiles import build_fleet
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import WorldFile
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -248,7 +248,7 @@ class Books:
             assert load_s * min(slowed, 1.0) - TINY <= took_s <= load_s * max(slowed, 1.0) + TINY
 
     def latencies_are_those_of_the_profiles(self) -> None:
-        model = MeasuredCostModel(self.fleet.measurements)
+        model = ServingCostModel(self.fleet.measurements)
         seen: dict[tuple[str, str, float], list[float]] = defaultdict(list)
         quantiles: dict[tuple[str, str, float], tuple[float, float, float]] = {}
         for members in self.batches.values():

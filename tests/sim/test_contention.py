@@ -10,14 +10,14 @@ import pytest
 
 from modelless.controller.sim import engine
 from modelless.controller.sim.run import simulate
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
 from .worlds import world
 
 
-class Watched(MeasuredCostModel):
+class Watched(ServingCostModel):
     """Keeps for each outcome what was profiled and what was predicted before it was told."""
 
     rows: list[tuple[float, ...]]
@@ -25,7 +25,7 @@ class Watched(MeasuredCostModel):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.blind = MeasuredCostModel(*arguments, **named)
+        self.blind = ServingCostModel(*arguments, **named)
         self.rows = []
         self.made.append(self)
 
@@ -43,7 +43,7 @@ def test_the_error_falls_under_ten_percent_within_200_outcomes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each busy neighbour adds 30 %, and about three of four are busy."""
-    monkeypatch.setattr(engine, "MeasuredCostModel", Watched)
+    monkeypatch.setattr(engine, "ServingCostModel", Watched)
     monkeypatch.setattr(Watched, "made", [])
     file = world(
         tmp_path,

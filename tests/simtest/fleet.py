@@ -8,8 +8,8 @@ from functools import cache
 from types import SimpleNamespace
 
 from modelless.policies.views import VariantFacts
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.residuals import ResidualSettings
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import (
     Accuracy,
@@ -66,7 +66,7 @@ def load_s(placement: Placement) -> float:
     return memory_bytes(placement) / (500 * MIB)
 
 
-def make_model(*, learns: bool) -> MeasuredCostModel:
+def make_model(*, learns: bool) -> ServingCostModel:
     """Return a cost model that has this table as its profile."""
     figures = [
         SimpleNamespace(
@@ -83,7 +83,7 @@ def make_model(*, learns: bool) -> MeasuredCostModel:
         for each in [Placement(f"{name}@{version}", of) for of in CLASSES]
         for n in range(1, MAX_BATCH + 1)
     ]
-    return MeasuredCostModel((), ResidualSettings(learns=learns), predicted=figures)
+    return ServingCostModel((), ResidualSettings(learns=learns), predicted=figures)
 
 
 MODEL = make_model(learns=False)

@@ -18,7 +18,7 @@ import modelless
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.config import Settings
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 """Of all messages between processes: ``MemberReport``, ``Orders``, ``PoolWorker.run_batch``, and
 the words with which ``live/haproxy/launcher`` is called. Raise it with every change to these that a
 process of the release before would misread; its processes are refused then, and a cluster of that

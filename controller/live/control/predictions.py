@@ -12,8 +12,8 @@ from typing import Any
 from modelless.common.errors import ModellessError
 from modelless.controller.control.messages import MemberReport
 from modelless.profiler.cost_model.drift_history import record_drifts
-from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import merge_coverage
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement
 

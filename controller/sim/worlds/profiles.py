@@ -24,7 +24,7 @@ from modelless.controller.sim.worlds.variants import (
 )
 from modelless.controller.sim.worlds.world import World, WorldFile
 from modelless.policies.views import VariantFacts
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
@@ -258,7 +258,7 @@ def _facts(
     measurements: Sequence[Measurement],
     max_batch: int,
 ) -> tuple[VariantFacts, ...]:
-    model = MeasuredCostModel(measurements)
+    model = ServingCostModel(measurements)
     columns = {}
     for name in classes:
         placements = tuple(Placement(variant_id, name) for variant_id in variants)

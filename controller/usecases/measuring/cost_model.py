@@ -14,6 +14,13 @@ from modelless.common.errors import InvalidInputError
 from modelless.common.pages import count_of
 from modelless.controller.usecases.home import Home, open_home
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.profiler.cost_model.evaluation.hold_out import (
+    SAMPLERS,
+    Holdout,
+    MethodScore,
+    evaluate,
+    plan_cases,
+)
 from modelless.profiler.cost_model.knowledge_base import (
     ImportedTable,
     ProfileTables,
@@ -21,21 +28,18 @@ from modelless.profiler.cost_model.knowledge_base import (
     read_knowledge_base,
     read_profiles,
 )
-from modelless.profiler.cost_model.learned.evaluation import (
-    SAMPLERS,
-    Holdout,
-    MethodScore,
-    evaluate,
-    plan_cases,
-)
-from modelless.profiler.cost_model.learned.fleet_model import FleetModel, LearnedDevice, thin_out
-from modelless.profiler.cost_model.learned.prior import KINDS, read_prior, shipped_prior
-from modelless.profiler.cost_model.learned.unmeasured import (
+from modelless.profiler.cost_model.unmeasured.figures import (
     LEAST_MEASURED,
     FigureRules,
     PredictedFigures,
 )
-from modelless.profiler.cost_model.units import find_wrong_units
+from modelless.profiler.cost_model.unmeasured.machine_predictor import (
+    LearnedDevice,
+    MachinePredictor,
+    thin_out,
+)
+from modelless.profiler.cost_model.unmeasured.prior import KINDS, read_prior, shipped_prior
+from modelless.profiler.cost_model.wrong_units import find_wrong_units
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.host import read_facts
@@ -367,7 +371,7 @@ def predict_model(
         wanted_batches[shot] = (row.batch,)
         p50_s = row.latency_ms / 1e3
         known.append(PredictedFigures(shot, row.batch, p50_s, p50_s, p50_s, 0.0, 0.0))
-    fleet = FleetModel(shipped_prior(), placements, wanted_batches, knowledge)
+    fleet = MachinePredictor(shipped_prior(), placements, wanted_batches, knowledge)
     wanted = [(Placement(variant.id, device.name), batch) for batch in batches]
     expected = fleet.fit(known).predict(fleet.rows(wanted))
     size = float(len(data))

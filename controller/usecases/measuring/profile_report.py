@@ -13,9 +13,9 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.usecases.home import Home, find_variants, open_home
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.profiler.cost_model.dominated import in_pairs
-from modelless.profiler.cost_model.learned.fleet_model import leave_one_batch_out
-from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.cost_model.placement_facts import describe_measured
+from modelless.profiler.cost_model.unmeasured.machine_predictor import leave_one_batch_out
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records

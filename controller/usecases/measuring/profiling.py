@@ -24,7 +24,7 @@ from modelless.controller.usecases.home import (
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.cost_model.drift_history import drifted_placements
-from modelless.profiler.cost_model.measured_model import best_points
+from modelless.profiler.cost_model.serving_model import best_points
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
@@ -482,9 +482,9 @@ def _strategy(
 ) -> MeasurementStrategy:
     """A strategy that measures first what improves the predictions of all jobs most."""
     from modelless.profiler.cost_model.knowledge_base import read_knowledge_base
-    from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
-    from modelless.profiler.cost_model.learned.prior import shipped_prior
     from modelless.profiler.cost_model.placement_facts import describe_placements
+    from modelless.profiler.cost_model.unmeasured.experiment_design import BayesianDesign
+    from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
 
     variants = {job.variant.id: job.variant for job in jobs}.values()
     devices = {job.device.name: job.device for job in jobs}.values()

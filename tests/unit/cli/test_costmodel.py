@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.cost_model.learned import evaluation
-from modelless.profiler.cost_model.learned import prior as prior_module
-from modelless.profiler.cost_model.learned.baselines import BASELINES
-from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.evaluation import hold_out
+from modelless.profiler.cost_model.evaluation.baselines import BASELINES
+from modelless.profiler.cost_model.unmeasured import prior as prior_module
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
 from modelless.profiler.measure.table import COLUMNS, TableRow, write_table
-from tests.unit.profiler.cost_model.learned.worlds import BLANK_SIZES, multiples, one_thread, row
+from tests.unit.profiler.cost_model.unmeasured.worlds import BLANK_SIZES, multiples, one_thread, row
 
 from .conftest import Ran, Run
 
@@ -419,7 +419,7 @@ def test_a_prior_of_ones_own_is_named(run: Run, table: Path) -> None:
 def test_rows_that_are_not_drawn_are_told_before_what_they_leave_out(
     run: Run, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "MOST_JUDGED", 3)
+    monkeypatch.setattr(hold_out, "MOST_JUDGED", 3)
     said = evaluated(run, table, shots="0,3").err
     drawn = said.index("a has 12 rows: 3 of them are drawn")
     assert drawn < said.index("a has 3 drawn rows: left out: 3 shots")

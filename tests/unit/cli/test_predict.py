@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelless.profiler.measure.table import write_table
-from tests.unit.profiler.cost_model.learned.worlds import multiples
+from tests.unit.profiler.cost_model.unmeasured.worlds import multiples
 
 from .conftest import Run
 from .tiny import tiny_bytes

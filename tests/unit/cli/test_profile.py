@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modelless.profiler.cost_model.drift_history import drifted_placements, record_drifts
-from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.profiler.measure.noise import HostNoise, Noise
 from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import read_table

@@ -12,7 +12,7 @@ import pytest
 
 from modelless.profiler.measure.table import COLUMNS, TableRow, write_table
 from tests.conftest import TABLES
-from tests.unit.profiler.cost_model.learned.worlds import BLANK_SIZES, multiples, row
+from tests.unit.profiler.cost_model.unmeasured.worlds import BLANK_SIZES, multiples, row
 
 from .conftest import Ran, Run
 

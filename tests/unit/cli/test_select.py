@@ -20,7 +20,7 @@ from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueueView, Wait, WorkerView
 from modelless.policies.views import Run as RunBatch
 from modelless.profiler.cost_model.drift_history import record_drifts
-from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement

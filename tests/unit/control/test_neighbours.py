@@ -10,7 +10,7 @@ import pytest
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, Slowdowns
 from modelless.variants.vocabulary import Placement
 from tests.unit.cli.tiny import measurement
@@ -51,7 +51,7 @@ def slowdowns(*reports: MemberReport, own: int = 0) -> Mapping[str, float]:
         measurement("calm", 1, 10.0, memory_bytes=1_000_000),
         measurement("thirsty", 1, 10.0, memory_bytes=80_000_000),
     ]
-    model = MeasuredCostModel(rows, pair_runs=PAIRS)
+    model = ServingCostModel(rows, pair_runs=PAIRS)
     known = NeighbourSlowdowns(model.slowdowns, ["calm", "thirsty"])
     found = known.slowdowns(reports[own], reports)
     assert known.slowdowns(reports[own], reports) == found

@@ -15,8 +15,8 @@ from modelless.controller.dispatch.counters import Meters
 from modelless.controller.live.control.metrics import FAMILIES, ClusterMetrics
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import Coverage
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 3.6, 8.0)

@@ -18,8 +18,8 @@ from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.predictions import DriftNotes
 from modelless.policies.views import WorkerState
 from modelless.profiler.cost_model.drift_history import KIND, drifted_placements
-from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import Coverage
+from modelless.profiler.cost_model.serving_model import Drift
 from modelless.profiler.devices.device import GpuFacts
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import HistoryRow

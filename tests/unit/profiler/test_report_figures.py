@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.document import SCHEMA, batch_figure, batches_to_predict, report_of
 from modelless.profiler.report.prediction_errors import (
@@ -159,7 +159,7 @@ def test_predictions_go_twice_as_far_as_measurements(make: Any) -> None:
 def test_bands_are_the_cost_model_s(make: Any) -> None:
     told = (variant(make, "a", 70.0), {1: 1.0, 2: 3.0})
     mine = profiles(make, told)
-    figure = batch_figure(mine, MeasuredCostModel(mine[0].points))
+    figure = batch_figure(mine, ServingCostModel(mine[0].points))
     (panel,) = figure.panels
     (curve,) = panel.curves
     assert (panel.model, curve.name) == ("net-a", "net-a a")
@@ -171,7 +171,7 @@ def test_bands_are_the_cost_model_s(make: Any) -> None:
 
 def test_what_the_cost_model_does_not_know_has_no_band(make: Any) -> None:
     figure = batch_figure(
-        profiles(make, (variant(make, "a", 70.0), {1: 1.0})), MeasuredCostModel([])
+        profiles(make, (variant(make, "a", 70.0), {1: 1.0})), ServingCostModel([])
     )
     assert figure.panels[0].curves[0].predicted == ()
 
@@ -183,7 +183,7 @@ def test_a_panel_a_model_with_the_slowest_first(make: Any) -> None:
         (variant(make, "y", 70.0, "net-b"), {1: 3.0}),
         (variant(make, "z", 70.0, "net-a"), {1: 2.0}),
     )
-    figure = batch_figure(mine, MeasuredCostModel([p for each in mine for p in each.points]))
+    figure = batch_figure(mine, ServingCostModel([p for each in mine for p in each.points]))
     told = [(panel.model, [curve.name for curve in panel.curves]) for panel in figure.panels]
     assert told == [("net-b", ["b y"]), ("net-a", ["a z", "a x"])]
 

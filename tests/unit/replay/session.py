@@ -50,9 +50,9 @@ from modelless.controller.replay.tape import SUFFIX, Recorded, Tape
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
-from modelless.profiler.cost_model.host_model import CostInputs
-from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
+from modelless.profiler.cost_model.model_inputs import CostInputs
 from modelless.profiler.cost_model.slowdowns import Bottleneck, Slowdowns
+from modelless.profiler.cost_model.unmeasured.figures import PredictedFigures
 from modelless.variants.estimates import Load
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Placement

@@ -19,7 +19,7 @@ from modelless.common.errors import (
     InvalidInputError,
     StoreError,
 )
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel, best_points
+from modelless.profiler.cost_model.serving_model import ServingCostModel, best_points
 from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.profiler.measure.inputs import sample_inputs
 from modelless.profiler.measure.jobs import MeasurementJob
@@ -81,9 +81,9 @@ PAIRS = [
 ]
 
 
-def model(make: Any, pairs: Sequence[PairRun] = PAIRS) -> MeasuredCostModel:
+def model(make: Any, pairs: Sequence[PairRun] = PAIRS) -> ServingCostModel:
     bytes_of = {"calm": 10_000, "thirsty": 90_000_000, "calmer": 5_000, "thirsty too": 50_000_000}
-    return MeasuredCostModel(
+    return ServingCostModel(
         [make.measurement(variant_id=name, memory_bytes=size) for name, size in bytes_of.items()],
         pair_runs=pairs,
     )

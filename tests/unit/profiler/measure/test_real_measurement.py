@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.inputs import sample_inputs
@@ -66,5 +66,5 @@ def test_a_tiny_model_is_measured_and_predicted(tmp_path: Path, make: Any, sink:
         assert row.load_s > 0.0
         assert row.memory_bytes >= len(content)
         assert row.fingerprint == facts.fingerprint
-    estimates = MeasuredCostModel(result.measured).estimate([job.placement], 1, Load())
+    estimates = ServingCostModel(result.measured).estimate([job.placement], 1, Load())
     assert estimates.p50_s[0] == result.measured[0].p50_s

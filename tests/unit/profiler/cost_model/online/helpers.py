@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -24,9 +24,9 @@ def one_s(number: int) -> float:
     return 0.01 * (number + 1)
 
 
-def make_model(make: Any, count: int = 5, **settings: Any) -> MeasuredCostModel:
+def make_model(make: Any, count: int = 5, **settings: Any) -> ServingCostModel:
     """Placements v0, v1, ... of one device class, all with p90 5 % and p99 10 % over p50."""
-    return MeasuredCostModel(
+    return ServingCostModel(
         [
             make.measurement(
                 variant_id=f"v{number}",
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
 
 def tell(
-    model: MeasuredCostModel,
+    model: ServingCostModel,
     outcomes: int,
     noise: Noise,
     truth: Truth = lambda _t, _number, _load: 1.0,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modelless.controller.dispatch.messages import LoadChanged
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.unit.dispatch.world import LADDER, World
@@ -16,7 +16,7 @@ from tests.unit.dispatch.world import LADDER, World
 from .helpers import make_model, one_s, placement
 
 
-def slow_minute(model: MeasuredCostModel, *numbers: int, ratio: float = 8.0) -> float:
+def slow_minute(model: ServingCostModel, *numbers: int, ratio: float = 8.0) -> float:
     """These placements take so many times as long as profiled for a while; when that ended."""
     for second in range(60):
         for number in numbers:
@@ -26,7 +26,7 @@ def slow_minute(model: MeasuredCostModel, *numbers: int, ratio: float = 8.0) -> 
     return 60.0
 
 
-def correction_at(model: MeasuredCostModel, at_s: float, number: int = 0) -> float:
+def correction_at(model: ServingCostModel, at_s: float, number: int = 0) -> float:
     model.estimate((placement(number),), 1, Load(at_s=at_s))
     return model.correction(placement(number))
 
@@ -126,7 +126,7 @@ def test_a_slow_minute_does_not_shut_the_door_for_good(make: Any) -> None:
     name = next(iter(LADDER))
     world = World(variants={name: LADDER[name]})
     figures = {"p50_s": 0.010, "p90_s": 0.011, "p99_s": 0.012}
-    world.instances.cost_model = MeasuredCostModel([make.measurement(variant_id=name, **figures)])
+    world.instances.cost_model = ServingCostModel([make.measurement(variant_id=name, **figures)])
     world.add_worker()
     slow = served(world, 300, take_s=0.1)
     assert slow < 100, "it was found that they would be late"

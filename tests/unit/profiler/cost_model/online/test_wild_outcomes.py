@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
@@ -19,12 +19,12 @@ P = placement(0)
 STRANGE = [math.nan, math.inf, -math.inf, 0.0, -0.01, 1e-12, 1e12]
 
 
-def quantiles(model: MeasuredCostModel, load: Load = IDLE) -> list[float]:
+def quantiles(model: ServingCostModel, load: Load = IDLE) -> list[float]:
     estimates = model.estimate((P,), 1, load)
     return [float(q[0]) for q in (estimates.p50_s, estimates.p90_s, estimates.p99_s)]
 
 
-def settled(make: Any) -> MeasuredCostModel:
+def settled(make: Any) -> ServingCostModel:
     model = make_model(make)
     tell(model, 1000, lognormal(0.05))
     return model

@@ -1,0 +1,1 @@
+"""Tests the predictor of ``unmeasured`` beside baselines, for ``modelless costmodel evaluate``."""

@@ -1,1 +1,0 @@
-"""How the shipped prior is made; nothing that serves imports this."""
