@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import InvalidInputError
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.scopes import base_of, in_scope
 
@@ -52,7 +53,7 @@ def receipt_document(
         "receipt_id": f"{gateway_id}-{receipt.query.query_id}",
         "gateway": gateway_id,
         "arrived_at": datetime.fromtimestamp(arrived_s, UTC).isoformat(timespec="milliseconds"),
-        **receipt.explain(),
+        **explain_receipt(receipt),
     }
 
 

@@ -13,6 +13,7 @@ from modelless.controller.assembly import feedback_rules
 from modelless.controller.config import load_settings
 from modelless.controller.control.feedback import FeedbackAccuracies, stated_low_percent
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.explanations import explain_candidates, why_not
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     AccuraciesRevised,
@@ -26,7 +27,6 @@ from modelless.controller.dispatch.messages import (
     WorkerReported,
 )
 from modelless.controller.dispatch.ready_instances import ReadyInstances
-from modelless.controller.dispatch.receipts import explain_candidates, why_not
 from modelless.controller.history.feedback import read_feedback
 from modelless.controller.live.front.replies import error_of
 from modelless.controller.usecases.home import (

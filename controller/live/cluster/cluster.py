@@ -53,8 +53,8 @@ from modelless.controller.live.cluster.run_folder import (
     remove_temporary,
     token_path,
 )
+from modelless.controller.live.haproxy.configuration import Rules
 from modelless.controller.live.haproxy.keeper import HAProxyKeeper
-from modelless.controller.live.haproxy.launcher import Rules
 from modelless.controller.live.logs import RAY_LOGS
 from modelless.controller.live.store_lease import hold_store
 

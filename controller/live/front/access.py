@@ -20,7 +20,7 @@ from modelless.controller.api.tenants import TenantBooks
 from modelless.controller.api.v2_reply import Headers
 from modelless.controller.api.v2_routes import Endpoint
 from modelless.controller.config import Settings, is_loopback
-from modelless.controller.live.haproxy.launcher import OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.live.haproxy.configuration import OF_SOCKET, OPERATORS_HEADER
 from modelless.policies.scopes import task_of
 
 OPERATORS: Final = OPERATORS_HEADER.encode()

@@ -47,6 +47,7 @@ from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.config import Settings
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.explanations import explain_choice
 from modelless.controller.dispatch.messages import (
     AskForLoad,
     BatchDone,
@@ -83,7 +84,7 @@ from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
-from modelless.controller.live.haproxy.launcher import OF_SOCKET
+from modelless.controller.live.haproxy.configuration import OF_SOCKET
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
@@ -821,7 +822,7 @@ class V2Frontend:
         accuracy = self._dispatcher.instances.variants[receipt.variant_id].accuracy
         parameters = reply_parameters(receipt, accuracy, receipt_id)
         if found.read.request.explain:
-            parameters["explanation"] = receipt.explain_choice()
+            parameters["explanation"] = explain_choice(receipt)
         self._close(effect.query_id, parameters.get("cost_usd", 0.0))
         render = partial(
             found.read.render,
@@ -903,7 +904,7 @@ class V2Frontend:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
             explanation = None
             if receipt is not None and found.read.request.explain:
-                explanation = receipt.explain_choice()
+                explanation = explain_choice(receipt)
             found.respond(render_error(error_of(effect), receipt_id, explanation))
             self._end_run(found)
         if receipt is not None:

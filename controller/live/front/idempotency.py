@@ -1,7 +1,7 @@
 """Answers by idempotency key: a query that is sent again gets the answer of the first one.
 
 Clients send again when a connection breaks, and cannot know whether the query ran. HAProxy sends
-all queries of a key to one gateway (``haproxy/launcher``), so what that one remembers suffices.
+all queries of a key to one gateway (``haproxy/configuration``), so what it remembers suffices.
 Source: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
 """
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.history.receipts import find_receipt, gateway_of, receipts_folder
-from modelless.controller.live.haproxy.launcher import OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.live.haproxy.configuration import OF_SOCKET, OPERATORS_HEADER
 
 _TIMEOUT_S: Final = 5.0
 

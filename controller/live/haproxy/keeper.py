@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import select
 import signal
 import socket
@@ -25,11 +24,11 @@ import threading
 from pathlib import Path
 
 from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.live.haproxy.configuration import stand_in
 from modelless.controller.live.haproxy.launcher import (
     CURRENT,
     GIVER,
     KEEPER,
-    NOT_FOR_CLIENTS,
     Current,
     is_running,
     read_current,
@@ -41,25 +40,6 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often a successor is looked for; a death is known at once."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 5.0
-_OF_SERVE = re.compile(
-    r"^\s*(?:stats socket|server-state-base|server-state-file|load-server-state-from-file) .*\n",
-    re.M,
-)
-_NOT_FOR_CLIENTS = re.compile(rf"^\s*bind .*# {NOT_FOR_CLIENTS}\n", re.M)
-_OTHER_PORTS = re.compile(r"^((?:frontend prometheus|listen stats)\n)\s*bind .*\n", re.M)
-
-
-def stand_in(configuration: str, admin: str) -> str:
-    """The configuration without what belongs to Serve alone: only clients come in.
-
-    Args:
-        configuration: of the HAProxy that ended.
-        admin: socket at which Serve's next HAProxy asks for ports.
-    """
-    text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))
-    text = _NOT_FOR_CLIENTS.sub("", text)
-    own = f"    stats socket {admin} mode 600 level admin expose-fd listeners\n"
-    return text.replace("global\n", f"global\n{own}", 1)
 
 
 class HAProxyKeeper:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import ModellessError
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Bind, Candidates, Defer, QueryView, QueueView, Run, Wait
 
@@ -65,7 +66,7 @@ def test_a_bad_choice_on_arrival(bad: Callable[..., Any], message: str) -> None:
     assert "Scripted.on_arrival" in refusal.message
     receipt = world.dispatcher.receipt(query)
     assert receipt is not None
-    assert message in json.loads(json.dumps(receipt.explain()))["problem"]
+    assert message in json.loads(json.dumps(explain_receipt(receipt)))["problem"]
     is_bad[0] = False
     after = world.ask()
     assert world.running["w0"].query_ids == (after,)

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     BatchDone,
@@ -231,7 +232,7 @@ class Life:
         world = self.world
         receipt = world.dispatcher.receipt(query_id)
         assert receipt is not None
-        told = json.loads(json.dumps(receipt.explain(), allow_nan=False))
+        told = json.loads(json.dumps(explain_receipt(receipt), allow_nan=False))
         assert receipt.attempts <= LIMITS.max_attempts
         assert receipt.rebinds <= LIMITS.max_rebinds
         assert isinstance(receipt.reason, Reason)

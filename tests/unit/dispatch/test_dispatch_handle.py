@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.dispatch.messages import (
     AccuraciesRevised,
     Advised,
@@ -120,7 +121,7 @@ def test_what_the_cache_answers_is_served_without_demand_or_cost() -> None:
         assert effects == [Complete(query.query_id, 0)]
     assert dispatcher.open_queries == 0
     receipts = [dispatcher.receipt(query_id) for query_id in (1, 2)]
-    told = [receipt.explain() for receipt in receipts if receipt is not None]
+    told = [explain_receipt(receipt) for receipt in receipts if receipt is not None]
     assert [each["outcome"] for each in told] == ["served", "served-late"]
     for each in told:
         assert (each["reason"], each["cached"], each["cost_usd"]) == ("cached", True, 0.0)

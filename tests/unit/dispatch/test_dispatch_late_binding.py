@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import CustomReason, Reason
 from modelless.policies.seams import SelectionPolicy
@@ -77,12 +78,12 @@ def test_a_late_binder_needs_no_batching_policy_and_may_have_reasons_of_its_own(
     query, refused = world.ask(), world.ask(items=2)
     receipt = world.dispatcher.receipt(query)
     assert receipt is not None
-    assert receipt.explain()["reason"] == "first-come"
+    assert explain_receipt(receipt)["reason"] == "first-come"
     assert world.refused[refused].reason == "too-many"
     assert world.refused[refused].message == "refused: too-many"
     assert world.dispatcher.take_counters().meters.refusals == {("imagenet", "too-many"): 1}
     assert policy.counts == [{"cpu-1": 2}] * 3
-    assert json.dumps(receipt.explain())
+    assert json.dumps(explain_receipt(receipt))
 
 
 def test_a_policy_that_names_no_batching_policy_has_the_default() -> None:

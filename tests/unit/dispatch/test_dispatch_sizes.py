@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueueView, Run, Wait, WorkerView
 
@@ -51,8 +52,8 @@ def test_a_query_bound_on_arrival_is_predicted_for_its_size() -> None:
     receipt = world.dispatcher.receipt(wide)
     assert receipt is not None
     assert receipt.predicted_latency_s == pytest.approx(0.030)
-    assert receipt.explain()["item_size"] == 300
-    assert [row["p50_ms"] for row in receipt.explain()["candidates"]] == pytest.approx(
+    assert explain_receipt(receipt)["item_size"] == 300
+    assert [row["p50_ms"] for row in explain_receipt(receipt)["candidates"]] == pytest.approx(
         [30.0, 60.0, 120.0]
     )
     assert world.predicted_wait_s("w0") == pytest.approx(0.030)

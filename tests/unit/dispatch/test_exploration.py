@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.dispatch.exploration import Exploration
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
@@ -57,7 +58,7 @@ def test_a_share_is_bound_to_what_meets_the_limits_with_its_probability() -> Non
         assert (first.variant_id, first.device_class) == (receipt.variant_id, "cpu-1")
         assert first.explored == (receipt.variant_id == LITE2)
         assert first.propensity == pytest.approx(0.25 if first.explored else 0.75)
-        told = receipt.explain()
+        told = explain_receipt(receipt)
         assert told["first_choice"]["propensity"] == first.propensity
         assert told["reason"] == ("at-random" if first.explored else "cheapest-feasible")
         assert [row["variant"] for row in told["candidates"] if row["chosen"]] == [
@@ -76,7 +77,7 @@ def test_a_query_that_a_policy_defers_may_only_have_the_drawn_variant() -> None:
         assert first.device_class == ""
         assert first.variant_id == (receipt.variant_id if first.explored else "")
         assert first.propensity == pytest.approx(0.25 if first.explored else 0.5)
-        assert len(receipt.explain()["candidates"]) == 3
+        assert len(explain_receipt(receipt)["candidates"]) == 3
 
 
 def test_an_explored_query_is_free_once_its_variant_is_gone() -> None:
@@ -113,4 +114,4 @@ def test_without_a_share_receipts_say_nothing_of_it() -> None:
     world.add_worker()
     (receipt,) = served(world, 1)
     assert receipt.first_choice is None
-    assert "first_choice" not in receipt.explain()
+    assert "first_choice" not in explain_receipt(receipt)

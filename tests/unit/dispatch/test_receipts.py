@@ -7,7 +7,12 @@ import math
 
 import pytest
 
-from modelless.controller.dispatch.receipts import Receipt, RecentReceipts, explain_candidates
+from modelless.controller.dispatch.explanations import (
+    explain_candidates,
+    explain_choice,
+    explain_receipt,
+)
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.policies.discovery import build_policy
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
@@ -21,7 +26,7 @@ def told(world: World, query_id: int) -> dict[str, object]:
     """The receipt as a client would read it; infinities and NaN are not JSON."""
     receipt = world.dispatcher.receipt(query_id)
     assert receipt is not None
-    return json.loads(json.dumps(receipt.explain(), allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(explain_receipt(receipt), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def test_a_served_query_tells_all() -> None:
@@ -188,7 +193,7 @@ def test_an_explanation_has_the_choice_and_what_ruled_the_others_out() -> None:
         world.finish()
         receipt = world.dispatcher.receipt(query)
         assert receipt is not None
-        found = receipt.explain_choice()
+        found = explain_choice(receipt)
         assert found["choice"]["variant"] == FP32
         assert found["reason"] == policy
         assert [(each["variant"], each["why"]) for each in found["runners_up"]] == [
@@ -196,8 +201,12 @@ def test_an_explanation_has_the_choice_and_what_ruled_the_others_out() -> None:
             (INT8, "too-inaccurate"),
         ]
         assert found["others"] == 0
-        assert [each["chosen"] for each in receipt.explain()["candidates"]] == [False, True, False]
-        fewer = receipt.explain_choice(most=1)
+        assert [each["chosen"] for each in explain_receipt(receipt)["candidates"]] == [
+            False,
+            True,
+            False,
+        ]
+        fewer = explain_choice(receipt, most=1)
         assert [each["variant"] for each in fewer["runners_up"]] == [LITE2]
         assert fewer["others"] == 1
 
@@ -207,10 +216,10 @@ def test_a_refusal_is_explained_too() -> None:
     world.add_worker()
     receipt = world.dispatcher.receipt(world.ask(latency_ms=15.0, min_accuracy=78.0))
     assert receipt is not None
-    found = receipt.explain_choice()
+    found = explain_choice(receipt)
     assert found["choice"] is None
     assert found["reason"] == "limits-conflict"
     assert found["runners_up"][0]["misses"] == ["too-slow"]
     unknown = world.dispatcher.receipt(world.ask(scope="none"))
     assert unknown is not None
-    assert unknown.explain_choice()["runners_up"] == []
+    assert explain_choice(unknown)["runners_up"] == []

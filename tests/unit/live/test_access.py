@@ -15,7 +15,7 @@ from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.live.control.totals import TenantTotals
-from modelless.controller.live.haproxy.launcher import OF_PORT, OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.live.haproxy.configuration import OF_PORT, OF_SOCKET, OPERATORS_HEADER
 from modelless.controller.live.key_file import KeyFollower, change_keys, read_keys
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from tests.unit.cli.tiny import TASK, add_measurements, add_variants

@@ -28,7 +28,7 @@ from modelless.controller.live.front.console.pages import (
     tiles,
     unmet_rows,
 )
-from modelless.controller.live.haproxy.launcher import OF_PORT, OPERATORS_HEADER
+from modelless.controller.live.haproxy.configuration import OF_PORT, OPERATORS_HEADER
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.revisions import settings_in_force
 from modelless.controller.usecases.home import open_home

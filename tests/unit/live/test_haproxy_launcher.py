@@ -13,29 +13,34 @@ from pathlib import Path
 
 import pytest
 
+from modelless.controller.live.cluster.loopback import write_haproxy_launcher
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.haproxy import keeper as keeper
 from modelless.controller.live.haproxy import launcher as launcher
-from modelless.controller.live.haproxy.keeper import stand_in
-from modelless.controller.live.haproxy.launcher import (
+from modelless.controller.live.haproxy.configuration import (
     REFUSALS,
-    Current,
-    after,
+    Rules,
     hand_over_through,
     has_gateways,
     hold_to_host,
     hold_to_user,
-    is_kept,
-    is_running,
     keep_keys_together,
     listen_nowhere,
     log_nothing,
     prefer_first,
-    read_current,
     refusal,
     repeat_unanswered,
     route_through_doors,
     say_refusals,
+    stand_in,
+)
+from modelless.controller.live.haproxy.launcher import (
+    RULES,
+    Current,
+    after,
+    is_kept,
+    is_running,
+    read_current,
     write_current,
 )
 
@@ -331,19 +336,22 @@ def test_administration_is_for_this_user_alone(given: str, becomes: str | None):
 
 def test_haproxy_is_started_with_nothing_that_another_user_could_reach(tmp_path: Path):
     """The launcher as Serve runs it, with a HAProxy that shows what it was given."""
-    shown, folder, doors = tmp_path / "haproxy", tmp_path / "node", tmp_path / "doors"
+    folder, doors = tmp_path / "node", tmp_path / "doors"
     for each in (folder, doors):
         each.mkdir()
+    rules = Rules("127.0.0.1:1", "127.0.0.1:2", 1, 1)
+    started, binary = write_haproxy_launcher(tmp_path, rules, doors)
+    (doors / RULES).unlink()
+    shown = tmp_path / "shown"
+    started.write_text(started.read_text().replace(binary, str(shown)))
     shown.write_text('#!/bin/sh\necho "$@"\ncat "$3"\n')
     shown.chmod(0o700)
     written = folder / "haproxy.cfg"
     line = "    stats socket /tmp/admin.sock mode 666 level admin expose-fd listeners\n"
     written.write_text(WRITTEN.replace("    stats socket /tmp/admin.sock\n", line))
     (folder / "haproxy.cfg.0.held").touch()
-    script = str(Path(launcher.__file__).resolve())
-    words = [sys.executable, "-I", "-S", script, "127.0.0.1", str(shown), str(doors)]
     done = subprocess.run(
-        [*words, "-db", "-f", str(written), "-dR"],
+        [str(started), "-db", "-f", str(written), "-dR"],
         capture_output=True,
         text=True,
         check=False,

@@ -16,17 +16,16 @@ import pytest
 import tritonclient.http as triton
 
 from modelless.controller.config import Settings
-from modelless.controller.live.haproxy.counts import ProxyCounts
-from modelless.controller.live.haproxy.keeper import stand_in
-from modelless.controller.live.haproxy.launcher import (
+from modelless.controller.live.haproxy.configuration import (
     OF_SOCKET,
     OPERATORS_HEADER,
     REFUSALS,
-    Current,
     Rules,
     let_in,
-    write_current,
+    stand_in,
 )
+from modelless.controller.live.haproxy.counts import ProxyCounts
+from modelless.controller.live.haproxy.launcher import Current, write_current
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from tests.unit.cli.tiny import TASK, add_measurements, add_variants
 

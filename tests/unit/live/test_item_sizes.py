@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import Settings
+from modelless.controller.dispatch.explanations import explain_receipt
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.catalog import Catalog
@@ -41,7 +42,7 @@ def predicted_ms(front: Front, query_id: int) -> list[float]:
     """What each candidate would take."""
     receipt = front.frontend._dispatcher.receipt(query_id)
     assert receipt is not None
-    return [row["p50_ms"] for row in receipt.explain()["candidates"]]
+    return [row["p50_ms"] for row in explain_receipt(receipt)["candidates"]]
 
 
 def test_a_query_is_predicted_for_its_size(knowledge: Knowledge, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster.ports import HeldPorts, check_reachable
-from modelless.controller.live.haproxy.launcher import LISTENER
+from modelless.controller.live.haproxy.configuration import LISTENER
 
 HOST = "127.0.0.1"
 
