@@ -5,11 +5,13 @@ world of the recording (arrivals, devices, and the profiles it began with; nothi
 took) and simulates that. The gaps are of goodput (the good queries' accuracies, summed, a second)
 and of mean accuracy. Every recording is replayed, too, and must give identical effects.
 
-    python benchmarks/serving/fidelity.py --home HOME [--task imagenet] [--scenarios 10]
-        [--seconds 60]
+    python benchmarks/serving/fidelity.py --home HOME [--task imagenet] [--seconds 60]
+        [--scenarios steady loads]
 
-``HOME`` has the task registered and profiled on this machine. The figures mean something only on a
-machine that does nothing else; a scenario takes about 40 seconds more than its load.
+``HOME`` has the task registered and profiled on this machine, for cpu-1 and cpu-2. The last three
+scenarios have memory for few variants, a worker that may be resized, and a version on trial, in a
+copy of ``HOME``: the simulator loads and resizes, but tries no versions. The figures mean something
+only on a machine that does nothing else; a scenario takes about 40 seconds more than its load.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 from open_loop import SIDES_PX, send, spec_of
 
 from modelless.controller.demo.cluster_process import running_cluster
@@ -36,7 +42,11 @@ from modelless.controller.replay.tape import TapeReader
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds.world import load_world
 from modelless.controller.usecases.client import get_json
+from modelless.controller.usecases.registry.versions import begin_canary
 from modelless.policies.views import QueryView
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 
 GOAL_GOODPUT_PERCENT = 2.0  # the mean of the scenarios' gaps, whatever their signs
 GOAL_ACCURACY_POINTS = 0.5
@@ -48,11 +58,15 @@ class Scenario(NamedTuple):
     Attributes:
         steps: shares of the scenario's seconds, and rates relative to ``--per-s``.
         kinds: (weight, limits) of each kind of client.
+        settings: of the cluster, besides the task and the recording.
+        has_canary: a second version of the quickest variant is tried on half of the queries.
     """
 
     name: str
     steps: tuple[tuple[float, float], ...]
     kinds: tuple[tuple[float, dict[str, float]], ...]
+    settings: Mapping[str, Any] = MappingProxyType({})
+    has_canary: bool = False
 
 
 _MIXED = (
@@ -65,6 +79,11 @@ _INSISTING = (
     (5.0, {"latency_ms": 200.0, "min_accuracy": 74.0}),
     (1.0, {"latency_ms": 200.0, "min_accuracy": 77.0}),
 )
+_WAVES = ((0.2, 0.3), (0.2, 1.4)) * 2 + ((0.2, 0.3),)
+_RESIZABLE = {
+    "gateways": {"count": 1, "device_class": None},
+    "pools": [{"device_class": "cpu-1", "workers": 1, "max_workers": 1, "sizes": ["cpu-2"]}],
+}
 SCENARIOS = (
     Scenario("light", ((1.0, 0.3),), _MIXED),
     Scenario("steady", ((1.0, 1.0),), _MIXED),
@@ -74,8 +93,11 @@ SCENARIOS = (
     Scenario("overload", ((1.0, 3.0),), _MIXED),
     Scenario("lax", ((1.0, 1.5),), ((1.0, {"latency_ms": 500.0}),)),
     Scenario("floors", ((1.0, 0.8),), _INSISTING),
-    Scenario("waves", ((0.2, 0.3), (0.2, 1.4)) * 2 + ((0.2, 0.3),), _MIXED),
+    Scenario("waves", _WAVES, _MIXED),
     Scenario("pauses", ((0.2, 1.2), (0.2, 0.05)) * 2 + ((0.2, 1.2),), _MIXED),
+    Scenario("loads", _WAVES, _MIXED, {"gateways": {"memory_bytes": 120 << 20}}),
+    Scenario("resizes", ((0.3, 0.1), (0.4, 0.8), (0.3, 0.1)), _MIXED, _RESIZABLE),
+    Scenario("canary", ((1.0, 0.8),), _MIXED, has_canary=True),
 )
 
 
@@ -156,13 +178,44 @@ def settle(url: str, most_s: float = 60.0) -> None:
         time.sleep(1.0)
 
 
+def second_version(home: Path, task: str) -> str:
+    """Register the task's quickest variant once more, with its own profile; return the new id."""
+    with closing(open_registry(home)) as registry:
+        records = Records(registry.store)
+        rows = [row for row in records.current(read_facts()) if row.variant_id.startswith(task)]
+        first = registry.variant(min(rows, key=lambda row: row.p50_s).variant_id)
+        model = onnx.load_from_string(registry.artifacts.read(first.artifact_sha256))
+        model.doc_string = "saved again"
+        added = registry.register_variant(
+            task=first.task,
+            model=first.model,
+            name=first.name,
+            precision=first.precision,
+            engine=first.engine,
+            accuracy=first.accuracy,
+            artifact=model.SerializeToString(),
+            resolution_px=first.resolution_px,
+        )
+        for row in rows:
+            if row.variant_id == first.id:
+                records.add(replace(row, variant_id=added.id))
+    return added.id
+
+
 def run(scenario: Scenario, told: argparse.Namespace, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True)
+    home = told.home
+    if scenario.has_canary:
+        home = shutil.copytree(home, folder / "home", ignore=shutil.ignore_patterns("run"))
+        version = second_version(home, told.task)
     recording = folder / "recording"
     config = folder / "config.yaml"
-    config.write_text(json.dumps({"tasks": [told.task], "record": {"folder": str(recording)}}))
-    with running_cluster(told.home, told.port, config=config) as cluster:
+    settings = {"tasks": [told.task], "record": {"folder": str(recording)}, **scenario.settings}
+    config.write_text(json.dumps(settings))
+    with running_cluster(home, told.port, config=config) as cluster:
         settle(cluster.url)
+        if scenario.has_canary:
+            begin_canary(version, share=0.5, home=home)
         steps = [(share * told.seconds, rate * told.per_s) for share, rate in scenario.steps]
         spec = spec_of(cluster.url, folder, told.task, scenario.kinds, steps, seed=1)
         send(spec, folder)
@@ -194,7 +247,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--home", type=Path, required=True, help="with a profiled task")
     parser.add_argument("--task", default="imagenet", choices=sorted(SIDES_PX))
-    parser.add_argument("--scenarios", type=int, default=len(SCENARIOS), help="the first so many")
+    names = [scenario.name for scenario in SCENARIOS]
+    parser.add_argument("--scenarios", nargs="*", default=names, choices=names, metavar="NAME")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load in each")
     parser.add_argument("--per-s", type=float, default=40.0, help="queries a second at rate 1")
     parser.add_argument("--port", type=int, default=8080)
@@ -204,7 +258,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="modelless-fidelity-") as temporary:
         folder = told.keep or Path(temporary)
         rows = [
-            run(scenario, told, folder / scenario.name) for scenario in SCENARIOS[: told.scenarios]
+            run(scenario, told, folder / scenario.name)
+            for scenario in SCENARIOS
+            if scenario.name in told.scenarios
         ]
     gap = {
         figure: {"mean": float(np.mean(sizes)), "worst": max(sizes)}

@@ -10,19 +10,22 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
+from modelless.policies.scopes import base_of
 from modelless.policies.views import QueryView
 from modelless.profiler.cost_model.serving_model import PlacementFigures, best_points
+from modelless.variants.registry.versions import Line
 
 _COLUMNS: Final = (
     "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",
@@ -74,7 +77,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "duration_s": round(arrivals[-1].at_s - start_s + 1.0, 3),
         "devices": _devices(known.settings, recording, len(gateways), known),
         "network": {"worker_hop_ms": round(_hop_s(gateways) * 500.0, 4)},
-        "tasks": _tasks(known),
+        "tasks": _tasks(known, _lines(recording)),
         "queries": [
             {
                 "tasks": sorted({arrival.query.scope.partition("/")[0] for arrival in arrivals}),
@@ -133,29 +136,36 @@ def _latency_ms(query: QueryView) -> str:
 def _devices(
     settings: Settings, recording: Path, gateways: int, known: Snapshot
 ) -> list[dict[str, Any]]:
-    memory_bytes = _memory_bytes(recording)
     counts: Counter[str] = Counter({pool.device_class: pool.workers for pool in settings.pools})
     bounds = {pool.device_class: pool for pool in settings.pools}
+    sizes = {name: set(pool.sizes) for name, pool in bounds.items()}
     own = settings.gateways.device_class
     if own is not None:
         counts[own] += gateways
+        sizes.setdefault(own, set()).update(settings.gateways.sizes)
+    recorded = _memory_bytes(recording)
+    memory_bytes = {n: recorded.get(n, known.device_classes[n].memory_bytes) for n in counts}
+    for name, others in sizes.items():
+        for size in sorted(others - counts.keys()):
+            counts[size], memory_bytes[size] = 0, memory_bytes[name]
     spare = max(0, MOST_WORKERS - sum(counts.values())) // max(len(counts), 1)
     devices = []
     for name, count in counts.items():
         device = known.device_classes[name]
-        there = memory_bytes.get(name, device.memory_bytes)
         entry: dict[str, Any] = {
             "name": name,
             "kind": device.kind,
             "count": count,
             "threads": device.threads,
-            "memory_mib": there / _MIB,
+            "memory_mib": memory_bytes[name] / _MIB,
             "price_usd_per_hour": device.price_usd_per_hour,
             "power_w": device.power_w,
             "per_host": max(sum(counts.values()), 1),
             "contention": round(_contention(known, name), 4),
+            "sizes": sorted(sizes.get(name, ())),
         }
         if name in bounds:
+            entry["max_cores"] = bounds[name].max_cores
             entry["min_workers"] = min(bounds[name].min_workers, count)
             entry["max_workers"] = max(min(bounds[name].max_workers, count + spare), count)
         devices.append(entry)
@@ -190,7 +200,18 @@ def _contention(known: Snapshot, device_class: str) -> float:
     return median(slowed) if slowed else 0.0
 
 
-def _tasks(known: Snapshot) -> list[dict[str, Any]]:
+def _lines(recording: Path) -> Mapping[str, Line]:
+    """Return the versions in service at first, by variant; none without a control tape."""
+    for path in sorted(recording.glob(f"control-*{SUFFIX}")):
+        for _, event, _ in TapeReader(path).items():
+            if event[0] == "VersionsChanged":
+                service: Service = decode(Service, event[1])
+                return service.lines
+    return {}
+
+
+def _tasks(known: Snapshot, lines: Mapping[str, Line]) -> list[dict[str, Any]]:
+    """Return the profiled variants, each in the version that was current at first."""
     settings = known.settings
     points: dict[str, list[PlacementFigures]] = {}
     for placement, rows in best_points(known.cost_inputs.measurements).items():
@@ -198,8 +219,9 @@ def _tasks(known: Snapshot) -> list[dict[str, Any]]:
             points.setdefault(placement.variant_id, []).extend(rows)
     tasks: dict[str, list[dict[str, Any]]] = {}
     for variant in known.variants.values():
+        name = variant.id.partition("@")[0]
         measured = points.get(variant.id, [])
-        if not measured:
+        if not measured or (name in lines and variant.version != lines[name].current):
             continue
         tasks.setdefault(variant.task, []).append(
             {
@@ -242,5 +264,6 @@ def arrivals_in(folder: Path) -> list[Arrival]:
         for _, event, _ in reader.items():
             if event[0] == "QueryArrived":
                 query = decode(QueryView, event[1])
+                query = query._replace(scope=base_of(query.scope))  # without the arm of a trial
                 found.append(Arrival(query.arrival_s + offset_s, query))
     return sorted(found, key=lambda arrival: arrival.at_s)

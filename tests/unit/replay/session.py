@@ -49,6 +49,7 @@ from modelless.controller.replay.snapshot import Snapshot
 from modelless.controller.replay.tape import SUFFIX, Recorded, Tape
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import arm_of
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.profiler.cost_model.model_inputs import CostInputs
 from modelless.profiler.cost_model.slowdowns import Bottleneck, Slowdowns
@@ -108,6 +109,7 @@ def record_gateway(
     handle = Recorded(dispatcher, tape).handle
     now_s = START_S
     names = list(known.variants)
+    arm = arm_of("imagenet", names[0], on_trial=False)
     running: list[tuple[float, int, float]] = []
 
     def carry_out(effects: list[DispatchEffect], at_s: float) -> None:
@@ -148,7 +150,7 @@ def record_gateway(
         query = make_query(
             number,
             now_s,
-            scope=str(rng.choice(["imagenet", "imagenet/lite0", "imagenet/none"])),
+            scope=str(rng.choice([arm, "imagenet/lite0", "imagenet/none"])),
             latency_ms=None if rng.random() < 0.1 else float(rng.lognormal(math.log(60.0), 0.7)),
             min_accuracy=float(rng.choice([0.0, 72.0, 78.0, 99.0])),
             items=int(rng.choice([1, 1, 1, 3])),

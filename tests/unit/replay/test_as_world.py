@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from modelless.common.errors import NotFoundError
+from modelless.controller.control.messages import VersionsChanged
+from modelless.controller.control.served_versions import Service
 from modelless.controller.replay import as_world
 from modelless.controller.replay.as_world import Arrival, arrivals_in, write_world
 from modelless.controller.sim.run import simulate
@@ -17,8 +19,9 @@ from modelless.controller.sim.worlds import world as world_module
 from modelless.controller.sim.worlds.profiles import build_fleet
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import load_world
+from modelless.variants.registry.versions import Line
 
-from .session import CLOCK, START_S, record_device, record_gateway, snapshot
+from .session import CLOCK, START_S, open_tape, record_device, record_gateway, snapshot
 
 SETTINGS = {
     "gateways": {"device_class": "cpu-1"},
@@ -46,6 +49,7 @@ def test_arrivals_and_limits_are_those_recorded(recording: Path) -> None:
         slo, latency_s = one.client.slo, query.deadline_s - query.arrival_s
         assert one.arrival_s == pytest.approx(at_s - recorded[0].at_s, abs=1e-6)
         assert one.task == query.scope
+        assert " " not in query.scope  # not an arm of a trial
         assert one.client.latency_s == pytest.approx(min(latency_s, 5.0), rel=1e-4)
         assert (slo.min_accuracy, slo.items) == (query.min_accuracy_percent, query.items)
         assert (slo.priority, slo.tenant) == (query.priority, query.tenant)
@@ -103,6 +107,40 @@ def test_a_world_of_settings_without_bounds_can_be_read(tmp_path: Path) -> None:
     assert file.world.limits.max_queued == world_module.MOST_QUEUED == as_world.MOST_QUEUED
     assert file.world.devices[0].max_workers == world_module.MOST_WORKERS == as_world.MOST_WORKERS
     assert len(build_fleet(file).variants) == 3
+
+
+def test_workers_that_may_be_resized_stay_so(tmp_path: Path) -> None:
+    pool = {"device_class": "cpu-1", "max_workers": 2, "max_cores": 3, "sizes": ["cpu-2"]}
+    known = snapshot(**SETTINGS | {"gateways": {"device_class": None}, "pools": [pool]})
+    two = replace(known.device_classes["cpu-1"], name="cpu-2", threads=2)
+    known = known._replace(device_classes={**known.device_classes, "cpu-2": two})
+    record_gateway(tmp_path, known, queries=20)
+    record_device(tmp_path)
+    write_world(tmp_path, tmp_path / "w.yaml")
+    small, large = load_world(tmp_path / "w.yaml").world.devices
+    assert (small.name, small.count, small.max_workers) == ("cpu-1", 1, 2)
+    assert (small.sizes, small.max_cores) == (("cpu-2",), 3)
+    assert (large.name, large.count, large.threads) == ("cpu-2", 0, 2)
+    assert large.memory_mib == small.memory_mib
+
+
+def test_a_version_on_trial_is_left_out(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS)
+    first = next(iter(known.variants.values()))
+    name = first.id.partition("@")[0]
+    again = replace(first, version=2)
+    rows = known.cost_inputs.measurements
+    again_rows = [replace(row, variant_id=again.id) for row in rows if row.variant_id == first.id]
+    inputs = replace(known.cost_inputs, measurements=[*rows, *again_rows])
+    known = known._replace(variants={**known.variants, again.id: again}, cost_inputs=inputs)
+    record_gateway(tmp_path, known, queries=20)
+    tape = open_tape(tmp_path, "control", {})
+    service = Service(lines={name: Line(name, 2)})
+    tape.put((START_S, VersionsChanged(service, {}, 1.7e9), []))
+    tape.close()
+    write_world(tmp_path, tmp_path / "w.yaml")
+    held = build_fleet(load_world(tmp_path / "w.yaml")).variants
+    assert len(held) == 3
 
 
 def test_a_deadline_that_nobody_named_is_left_blank(recording: Path) -> None:
