@@ -363,12 +363,12 @@ def server(
 ) -> Iterator[dict[str, str]]:
     """The system, ready; yields the headers that its requests need."""
     environment, headers = {**os.environ, **system.environment}, {}
+    peers = str(HERE / "plain_peers.py")
     if name.startswith("serve"):
-        command = [sys.executable, str(HERE / "plain_serve.py"), variant["artifact"], str(PORT)]
+        command = [sys.executable, peers, "serve", variant["artifact"], str(PORT)]
         ready = f"http://127.0.0.1:{PORT}/-/healthz"
     elif name == "triton":
-        script = str(HERE / "plain_triton.py")
-        command = [str(arguments.triton), script, variant["artifact"], str(PORT)]
+        command = [str(arguments.triton), peers, "triton", variant["artifact"], str(PORT)]
         ready = f"http://127.0.0.1:{PORT}/v2/models/classifier/ready"
     else:
         home, config = folder / name, folder / f"{name}.yaml"

@@ -25,8 +25,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from faults import FAULTS, HANG_S
 from open_loop import OpenLoop, outcomes
+from recovery import FAULTS, HANG_S
 from under_test import ROLES, UnderTest, running
 
 from modelless.controller.demo.query_log import Row
