@@ -159,7 +159,7 @@ class InferMessage:
         if time_left_s is None or time_left_s > LONGEST_S:
             return request
         latency_ms = min(time_left_s * 1e3, request.slo.latency_ms or np.inf)
-        return replace(request, slo=replace(request.slo, latency_ms=float(latency_ms)))
+        return request._replace(slo=replace(request.slo, latency_ms=float(latency_ms)))
 
 
 class _MessageTensors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from json import JSONDecodeError, JSONDecoder
 from json.decoder import JSONArray  # type: ignore[attr-defined]  # the stubs leave it out
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
@@ -21,6 +22,8 @@ from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, inva
 
 _SLICE_CHARS: Final = 1 << 14
 _COUNTED_CHARS: Final = 1 << 16
+_KEPT_CHARS: Final = 1024
+"""Documents of so many characters are kept: most queries with binary tensors say the same."""
 _WEIGHTS: Final = ((",", 32), ("[", 64), ("{", 240), ('"', 32))
 """Bytes of memory that what begins with the character may take: a number beside its place in a
 list, a list, an object with one key, and half a string."""
@@ -29,6 +32,8 @@ _NUMBERS: Final = re.compile(rf"[-+0-9.eE,\s]{{0,{_SLICE_CHARS}}}")
 
 def read_json(body: bytes | memoryview, end: int, limits: Limits) -> Any:
     """Parse ``body[:end]``; a document that is not small belongs into another thread.
+
+    What is returned must not be changed: it may be another request's, too.
 
     Raises:
         PayloadTooLargeError: it has too many bytes or too many values.
@@ -42,7 +47,7 @@ def read_json(body: bytes | memoryview, end: int, limits: Limits) -> Any:
     try:
         text = str(body[:end], "utf-8")
         if end <= limits.small_json_bytes:
-            return _decode(text)
+            return _decode_kept(text) if end <= _KEPT_CHARS else _decode(text)
         _check_weight(text, limits)
         return _decode_large(text)
     except JSONDecodeError as error:
@@ -94,6 +99,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 _decode: Final = JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant).decode
+_decode_kept: Final = lru_cache(maxsize=256)(_decode)
 
 
 def _decode_large(text: str) -> Any:

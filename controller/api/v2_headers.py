@@ -6,8 +6,8 @@ import mmap
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.request_limits import DEFAULT_LIMITS, Limits
@@ -50,8 +50,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(NamedTuple):
     """What the codec needs of a request's headers.
 
     Attributes:
@@ -67,7 +66,7 @@ class RequestHeaders:
     body_length: int | None = None
     json_length: int | None = None
     content_encoding: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = MappingProxyType({})
     request_id: str = ""
     traceparent: str = ""
     cache_control: frozenset[str] = frozenset()
@@ -121,6 +120,14 @@ def read_headers(
     return RequestHeaders(
         body_length, json_length, encoding, parameters, request_id, traceparent, cache_control
     )
+
+
+def find_header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
+    """Return the value of the first header of a name, in lower case; None if there is none."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return None
 
 
 def decode_body(

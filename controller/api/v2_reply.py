@@ -100,20 +100,14 @@ def render_infer(
         head = [_encode(document)[:-1].encode(), b',"outputs":[']
     contents: list[Any] = []
     for index, (wanted, array) in enumerate(select_outputs(request, outputs, labels)):
-        tensor: dict[str, Any] = {
-            "name": wanted.name,
-            "datatype": datatype_of(array),
-            "shape": list(array.shape),
-        }
+        size = None
         if wanted.binary:
             raw = to_binary(array)
-            tensor["parameters"] = {
-                "binary_data_size": len(raw) if isinstance(raw, bytes) else raw.nbytes
-            }
+            size = len(raw) if isinstance(raw, bytes) else raw.nbytes
             contents.append(raw)
         if index:
             head.append(b",")
-        head.append(_encode(tensor)[:-1].encode())
+        head.append(_encode_head(wanted.name, datatype_of(array), array.shape, size))
         if not wanted.binary:
             head += (b',"data":[', *_encode_elements(f"outputs[{index}]", array), b"]")
         head.append(b"}")
@@ -124,6 +118,17 @@ def render_infer(
         return body, [_JSON, length]
     head_bytes = sum(map(len, head))
     return body, [_OCTETS, (b"inference-header-content-length", b"%d" % head_bytes), length]
+
+
+@lru_cache(maxsize=1024)
+def _encode_head(
+    name: str, datatype: str | None, shape: tuple[int, ...], size_bytes: int | None
+) -> bytes:
+    """What is said of an output, without the brace at the end."""
+    told: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
+    if size_bytes is not None:
+        told["parameters"] = {"binary_data_size": size_bytes}
+    return _encode(told)[:-1].encode()
 
 
 def _encode_elements(field: str, array: NDArray[Any]) -> Iterator[bytes]:
@@ -142,6 +147,8 @@ def _encode_elements(field: str, array: NDArray[Any]) -> Iterator[bytes]:
 
 def count_elements(request: InferRequest, outputs: Mapping[str, NDArray[Any]]) -> int:
     """Return how many elements a reply has that do not go as binary data, or go as classes."""
+    if request.binary_default and not request.requested_outputs:
+        return 0
     return sum(
         outputs[each.name].size
         for each in _wanted(request, outputs)

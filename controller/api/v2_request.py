@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -67,8 +66,7 @@ ReadTensor = Callable[[str, Mapping[str, Any], str, list[int], int], NDArray[Any
 shape and its number of elements, all of them checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedOutput:
+class RequestedOutput(NamedTuple):
     """One output the client asks for.
 
     Attributes:
@@ -81,8 +79,7 @@ class RequestedOutput:
     class_count: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InferRequest:
+class InferRequest(NamedTuple):
     """A parsed request.
 
     Attributes:

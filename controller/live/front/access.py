@@ -17,6 +17,7 @@ from modelless.controller.api.keys import (
     check_scope,
 )
 from modelless.controller.api.tenants import TenantBooks
+from modelless.controller.api.v2_headers import find_header
 from modelless.controller.api.v2_reply import Headers
 from modelless.controller.api.v2_routes import Endpoint
 from modelless.controller.config import Settings, is_loopback
@@ -182,4 +183,4 @@ class Access:
 
 def operator_of(headers: Headers) -> str:
     """Return how an operator's request came in: ``OF_PORT``, ``OF_SOCKET``; empty for others'."""
-    return next((value.decode("latin-1") for name, value in headers if name == OPERATORS), "")
+    return (find_header(headers, OPERATORS) or b"").decode("latin-1")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ from modelless.controller.api.v2_headers import (
     REQUEST_ID,
     RequestHeaders,
     decode_body,
+    find_header,
     read_headers,
 )
 from modelless.controller.api.v2_reply import (
@@ -80,7 +82,7 @@ from modelless.controller.live.front.console.forms import (
     with_key,
 )
 from modelless.controller.live.front.feedback import FeedbackDesk
-from modelless.controller.live.front.idempotency import KeptAnswers
+from modelless.controller.live.front.idempotency import IDEMPOTENCY_KEY, KeptAnswers
 from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
@@ -163,17 +165,16 @@ def _read_query(
     """
     request = parse(take)
     check_outputs(request, scope.task)
-    items = max((len(array) for array in request.tensors.values() if array.ndim), default=0)
+    items = 0
+    for array in request.tensors.values():
+        if array.ndim and len(array) > items:
+            items = len(array)
     if items > max_items and request.tensors.keys() == {spec.name for spec in scope.task.inputs}:
         return _Read(request, request.tensors, items, render, None, is_reusable=False)
     tensors, items = check_inputs(scope.task, request.tensors)
+    key = key_of(cached_for, said, request, tensors) if cached_for is not None else None
     return _Read(
-        request,
-        tensors,
-        items,
-        render,
-        key_of(cached_for, said, request, tensors),
-        is_reusable(said, request),
+        request, tensors, items, render, key, key is not None and is_reusable(said, request)
     )
 
 
@@ -202,18 +203,11 @@ class _Open:
     may_judge: bool = False  # whether its client may give feedback
 
 
-def _answer_errors(
-    answer: Callable[[], int | None], respond: Respond, headers: Headers
-) -> int | None:
-    """Return what ``answer`` returns; if it raises an error, respond with that and return None."""
-    try:
-        return answer()
-    except ModellessError as error:
-        respond(render_error(error))
-    except Exception as error:
-        logger.exception("request %s could not be answered", _request_id(headers))
-        respond(render_error(error))
-    return None
+def _respond_to_error(error: Exception, respond: Respond, headers: Headers) -> None:
+    if not isinstance(error, ModellessError):
+        request_id = (find_header(headers, REQUEST_ID) or b"").decode("latin-1")
+        logger.error("request %s could not be answered", request_id, exc_info=error)
+    respond(render_error(error))
 
 
 def _respond_with(respond: Respond, rendered: tuple[bytes, Headers] | Exception) -> None:
@@ -223,10 +217,6 @@ def _respond_with(respond: Respond, rendered: tuple[bytes, Headers] | Exception)
     if not isinstance(rendered, ModellessError):
         logger.error("a reply could not be rendered", exc_info=rendered)
     respond(render_error(rendered))
-
-
-def _request_id(headers: Headers) -> str:
-    return next((value.decode("latin-1") for name, value in headers if name == REQUEST_ID), "")
 
 
 def _owner(key: Key | None) -> str:
@@ -324,24 +314,17 @@ class V2Frontend:
         respond: Respond,
     ) -> int | None:
         """Answer one HTTP request; see ``calls.Frontend``."""
-
-        def answer() -> int | None:
+        try:
             found = route(method, path)
             if found.endpoint is Endpoint.CONSOLE_ACT:
                 return self._act(found.name, path, headers, body, respond)
             key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
-                return self._kept_answers.once(
-                    headers,
-                    _owner(key),
-                    (path, len(body)),
-                    respond,
-                    lambda respond: _answer_errors(
-                        lambda: self._infer(found, headers, body, arrival_s, respond, key),
-                        respond,
-                        headers,
-                    ),
-                )
+                once = find_header(headers, IDEMPOTENCY_KEY)
+                if once is None:
+                    return self._infer(found, headers, body, arrival_s, key, respond)
+                run = partial(self._infer, found, headers, body, arrival_s, key)
+                return self._run_once(once, headers, key, (path, len(body)), respond, run)
             if found.endpoint is Endpoint.FEEDBACK:
                 return self._take_feedback(body, respond, _owner(key))
             if found.endpoint is Endpoint.RECEIPT:
@@ -353,42 +336,58 @@ class V2Frontend:
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
-                accept = next((value for name, value in headers if name == b"accept"), b"")
+                accept = find_header(headers, b"accept") or b""
                 self._host.cluster.scrape(accept.decode("latin-1"), respond)
             elif found.endpoint in _BATCH_ACTS:
                 self._batch(found, headers, body, key, respond)
             else:
                 respond(self._describe(found, method, path, key))
+        except Exception as error:  # noqa: BLE001  (it is answered, and logged)
+            _respond_to_error(error, respond, headers)
+        return None
+
+    def _run_once(
+        self,
+        once: bytes,
+        headers: Headers,
+        key: Key | None,
+        query: tuple[bytes, int],
+        respond: Respond,
+        run: Callable[[Respond], int | None],
+    ) -> int | None:
+        """Run a query that has an idempotency key; an error is an answer to all that have it."""
+
+        def answer(respond: Respond) -> int | None:
+            try:
+                return run(respond)
+            except Exception as error:  # noqa: BLE001  (it is answered, and logged)
+                _respond_to_error(error, respond, headers)
             return None
 
-        return _answer_errors(answer, respond, headers)
+        return self._kept_answers.once(once, _owner(key), query, respond, answer)
 
     def on_call(self, call: Call, respond: Respond) -> int | None:
         """Answer one gRPC call; see ``calls.Frontend``."""
-
-        def answer() -> int | None:
+        try:
             endpoint = method_of(call.path)
             key = self._access.check(endpoint, call.headers)
             if endpoint is Endpoint.INFER:
                 # (The metadata of a stream is of all its queries.)
-                return self._kept_answers.once(
-                    call.headers if call.path == INFER else [],
-                    _owner(key),
-                    (call.path, len(call.message)),
-                    respond,
-                    lambda respond: _answer_errors(
-                        lambda: self._infer_call(call, respond, key), respond, call.headers
-                    ),
-                )
+                once = find_header(call.headers, IDEMPOTENCY_KEY) if call.path == INFER else None
+                if once is None:
+                    return self._infer_call(call, key, respond)
+                run = partial(self._infer_call, call, key)
+                query = call.path, len(call.message)
+                return self._run_once(once, call.headers, key, query, respond, run)
             found = route_call(endpoint, call.message)
             if endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, lambda reply: respond(without_message(reply)))
                 return None
             reply = self._describe(found, "POST", call.path, key)
             respond(translate_description(endpoint, reply))
-            return None
-
-        return _answer_errors(answer, respond, call.headers)
+        except Exception as error:  # noqa: BLE001  (it is answered, and logged)
+            _respond_to_error(error, respond, call.headers)
+        return None
 
     def on_abandoned(self, number: int) -> None:
         """Cancel a request whose client closed its connection.
@@ -438,8 +437,8 @@ class V2Frontend:
         headers: Headers,
         body: bytes | memoryview,
         arrival_s: float,
-        respond: Respond,
         key: Key | None,
+        respond: Respond,
     ) -> int:
         said = read_headers(headers, self.limits)
         scope = self.names.find_served(found, key)
@@ -469,14 +468,18 @@ class V2Frontend:
         """Read a query here if it is small, else aside, and hand it to the dispatcher."""
         cached_for = self._cache.owner_of(scope, _owner(key))
         most = self._dispatcher.limits.max_batch
-        read = partial(_read_query, parse, render, said, scope, cached_for, most)
-        enter = partial(self._enter, found, said, scope, arrival_s, key)
         if is_small:
-            return enter(respond, read())
+            read = _read_query(parse, render, said, scope, cached_for, most)
+            return self._enter(found, said, scope, arrival_s, key, respond, read)
         room = _Room(self.budget)
-        return self._set_aside(partial(read, room.take), enter, respond, room)
+        return self._set_aside(
+            partial(_read_query, parse, render, said, scope, cached_for, most, room.take),
+            partial(self._enter, found, said, scope, arrival_s, key),
+            respond,
+            room,
+        )
 
-    def _infer_call(self, call: Call, respond: Respond, key: Key | None) -> int:
+    def _infer_call(self, call: Call, key: Key | None, respond: Respond) -> int:
         said = read_headers(call.headers, self.limits)
         if call.is_compressed:
             room = _Room(self.budget)
@@ -487,7 +490,7 @@ class V2Frontend:
 
             def go_on(respond: Respond, plain: memoryview) -> int:
                 call_in_plain = call._replace(message=plain, is_compressed=False)
-                return self._infer_call(call_in_plain, respond, key)
+                return self._infer_call(call_in_plain, key, respond)
 
             return self._set_aside(decode, go_on, respond, room)
         message = InferMessage(call.message)
@@ -571,24 +574,28 @@ class V2Frontend:
         tenant = self._access.tenant_of(read.request.tenant, slo.priority, key)
         self._access.admit(tenant, key, self._clock())
         self._next_query_id += 1
-        query = self._view_of(slo, tenant, scope.name, read.items, arrival_s)._replace(
-            query_id=self._next_query_id,
-            scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
-            batch_key=tuple(array.shape[1:] for array in read.tensors.values()),
-            size=item_size(scope.task, read.tensors),
-            request_id=said.request_id,
-            traceparent=said.traceparent,
+        query_id = self._next_query_id
+        query = self._view_of(
+            slo,
+            tenant,
+            self._desk.arms.assign_arm(scope.name, query_id, tenant),
+            read.items,
+            arrival_s,
+            query_id,
+            tuple([array.shape[1:] for array in read.tensors.values()]),
+            item_size(scope.task, read.tensors),
+            said.request_id,
+            said.traceparent,
         )
         may_judge = key is None or key.allows("feedback")
-        self._open[query.query_id] = _Open(
-            query, read, scope, found.name, respond, _owner(key), may_judge
-        )
+        entered = _Open(query, read, scope, found.name, respond, _owner(key), may_judge)
+        self._open[query_id] = entered
         try:
-            self._dispatch(self._open[query.query_id])
+            self._dispatch(entered)
         except Exception:
-            self._close(query.query_id)
+            self._close(query_id)
             raise
-        return query.query_id
+        return query_id
 
     def _dispatch(self, found: _Open) -> None:
         """Tell the dispatcher of a query, unless an equal one runs whose answer it will get."""
@@ -619,21 +626,35 @@ class V2Frontend:
                 self.decide(CacheHit(waiting.query, variant_id))
 
     def _view_of(
-        self, slo: SLO, tenant: str, scope: str, items: int, arrival_s: float
+        self,
+        slo: SLO,
+        tenant: str,
+        scope: str,
+        items: int,
+        arrival_s: float,
+        query_id: int = 0,
+        batch_key: Hashable = None,
+        size: int = 0,
+        request_id: str = "",
+        traceparent: str = "",
     ) -> QueryView:
         latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
         return QueryView(
-            query_id=0,
-            scope=scope,
-            arrival_s=arrival_s,
-            deadline_s=arrival_s + latency_s,
-            min_accuracy_percent=slo.min_accuracy or 0.0,
-            max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
-            priority=slo.priority,
-            items=items,
-            tenant=tenant,
-            serve_late=slo.serves_late,
+            query_id,
+            scope,
+            arrival_s,
+            arrival_s + latency_s,
+            slo.min_accuracy or 0.0,
+            slo.max_cost_usd if slo.max_cost_usd is not None else inf,
+            slo.priority,
+            items,
+            batch_key,
+            tenant,
+            slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
+            size=size,
+            request_id=request_id,
+            traceparent=traceparent,
         )
 
     def _quote(self, headers: Headers, body: bytes | memoryview, key: Key | None) -> dict[str, Any]:
@@ -646,9 +667,9 @@ class V2Frontend:
         self._access.admit(tenant, key, now_s)
         if key is not None:
             self._access.books.close(tenant)
-        query = self._view_of(asked.slo, tenant, scope.name, asked.items, now_s)
-        if asked.item_size and has_free_sizes(scope.task):
-            query = query._replace(size=round_size(asked.item_size))
+        has_size = asked.item_size and has_free_sizes(scope.task)
+        size = round_size(asked.item_size) if has_size else 0
+        query = self._view_of(asked.slo, tenant, scope.name, asked.items, now_s, size=size)
         quote = self._dispatcher.quote(query, now_s)
         return quote_document(asked.task, query.deadline_s - now_s, quote)
 
@@ -833,17 +854,16 @@ class V2Frontend:
             parameters=parameters,
             labels=found.scope.task.labels,
         )
-        done = partial(_respond_with, found.respond)
         rendered: tuple[bytes, Headers] | Exception | None = None
         try:
             if count_elements(found.read.request, outputs) <= self.limits.small_reply_elements:
                 rendered = render()
             else:
-                self._renders.begin(render, done)
+                self._renders.begin(render, partial(_respond_with, found.respond))
         except Exception as error:  # noqa: BLE001  (it is answered)
             rendered = error
         if rendered is not None:
-            done(rendered)
+            _respond_with(found.respond, rendered)
         self._desk.count_answer(receipt, outputs, found.scope.task)
         key = found.read.cache_key
         if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:
@@ -854,11 +874,13 @@ class V2Frontend:
 
     def _shadow(self, found: _Open, variant: Variant, outputs: Tensors) -> None:
         """Have a reference variant answer a query again, for some queries."""
-        query, tensors, instances = found.query, found.read.tensors, self._dispatcher.instances
-        size_bytes = sum(array.nbytes for array in tensors.values())
+        query, instances = found.query, self._dispatcher.instances
         if not found.may_judge or query.priority == OFFLINE or self.is_draining:
             return
-        if not self._shadows.is_drawn(size_bytes):
+        shadows = self._shadows
+        if not shadows.share or not shadows.is_drawn(
+            sum(array.nbytes for array in found.read.tensors.values())
+        ):
             return
 
         def counts_as_stated(each: Variant) -> bool:

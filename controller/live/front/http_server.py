@@ -67,6 +67,10 @@ REQUEST_IDS = RequestIds()
 """Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 13
+"""Of what begins a request: the rest of its body is read to where it stays."""
+_BODY_BYTES = 1 << 18
+"""Of the beginning of a body, at once."""
 _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
 _LOOK_S = 1.0
@@ -170,9 +174,12 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        # Small: uvloop fills up to 32 in a row while the client sends; 8 MiB took it 40 ms.
-        end = self._filled + _READ_BYTES
-        return self._room[self._filled : end] if self._is_direct else self._received
+        if self._is_direct:
+            # Small: uvloop fills up to 32 in a row while the client sends; 8 MiB took it 40 ms.
+            filled = self._filled
+            return self._room[filled : max(filled + _READ_BYTES, _BODY_BYTES)]
+        is_within = self._body_began_s is not None or self._stream is not None
+        return self._received if is_within else self._received[:_HEAD_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ending_since_s is not None:  # what a refused client still sends is thrown away

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from modelless.controller.api.v2_errors import invalid
-from modelless.controller.api.v2_reply import Headers, Reply
+from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.calls import Respond
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
@@ -63,7 +63,7 @@ class KeptAnswers:
 
     def once(
         self,
-        headers: Headers,
+        key: bytes,
         owner: str,
         query: tuple[bytes, int],
         respond: Respond,
@@ -72,7 +72,7 @@ class KeptAnswers:
         """Run a query, unless one with its key has been answered or runs: then answer as that one.
 
         Args:
-            headers: of the request.
+            key: the idempotency key of the request.
             owner: who asks.
             query: the path and the size of the body: a key may not come with another query.
             respond: takes the answer.
@@ -84,9 +84,6 @@ class KeptAnswers:
         Raises:
             InvalidInputError: the key is malformed, or another query had it.
         """
-        key = next((value for name, value in headers if name == IDEMPOTENCY_KEY), None)
-        if key is None:
-            return run(respond)
         if not _KEY.fullmatch(key):
             shown = key.decode("latin-1")
             raise invalid("idempotency-key", shown, "1 to 128 printable ASCII characters")

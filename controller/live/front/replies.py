@@ -28,22 +28,21 @@ def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> d
         accuracy: the accuracy of the variant that served it.
         receipt_id: the receipt's id for clients.
     """
-    how: dict[str, Any] = {"cached": True}
-    if not receipt.is_cached:
-        how = {
-            "device": receipt.device_class,
-            "predicted_latency_ms": _ms(receipt.predicted_latency_s),
-        }
-    parameters = {
-        "variant": receipt.variant_id,
-        **how,
-        "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
-        "accuracy": accuracy.percent,
-        "accuracy_provenance": accuracy.provenance.value,
-        "receipt_id": receipt_id,
-    }
-    costs = {"cost_usd": receipt.cost_usd, "predicted_cost_usd": receipt.predicted_cost_usd}
-    return parameters | {name: usd for name, usd in costs.items() if usd is not None}
+    parameters: dict[str, Any] = {"variant": receipt.variant_id}
+    if receipt.is_cached:
+        parameters["cached"] = True
+    else:
+        parameters["device"] = receipt.device_class
+        parameters["predicted_latency_ms"] = _ms(receipt.predicted_latency_s)
+    parameters["observed_latency_ms"] = _ms(receipt.observed_latency_s or 0.0)
+    parameters["accuracy"] = accuracy.percent
+    parameters["accuracy_provenance"] = accuracy.provenance.value
+    parameters["receipt_id"] = receipt_id
+    if (cost_usd := receipt.cost_usd) is not None:
+        parameters["cost_usd"] = cost_usd
+    if (predicted_usd := receipt.predicted_cost_usd) is not None:
+        parameters["predicted_cost_usd"] = predicted_usd
+    return parameters
 
 
 def error_of(refusal: Refuse) -> ModellessError:

@@ -89,3 +89,12 @@ def test_a_document_of_too_many_values_is_never_parsed() -> None:
     ):
         with pytest.raises(PayloadTooLargeError, match="more than 1000 bytes of memory"):
             read_json(text.encode(), len(text), limits)
+
+
+def test_a_small_document_is_parsed_once() -> None:
+    body = b'{"a": [1, 2]}'
+    assert read_json(body, len(body), Limits()) is read_json(memoryview(body), len(body), Limits())
+    padded = b'{"a": [1,' + b" " * 1024 + b"2]}"
+    found = [read_json(padded, len(padded), Limits()) for _ in range(2)]
+    assert found[0] == found[1] == {"a": [1, 2]}
+    assert found[0] is not found[1]

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -395,5 +394,5 @@ def test_a_key_is_of_every_byte_shape_type_name_and_owner() -> None:
     strided = np.repeat(image, 2)[::2]
     assert key_of("pixels ", RequestHeaders(), request, {"image": strided}) == keys[0]
     assert key_of(None, RequestHeaders(), request, {}) is None
-    silent = replace(request, cache_control="no-store")
+    silent = request._replace(cache_control="no-store")
     assert key_of("pixels ", RequestHeaders(), silent, {}) is None

@@ -140,7 +140,7 @@ def test_answers_are_forgotten_by_time_bytes_and_number(monkeypatch: pytest.Monk
             ran.append(key)
             respond(Reply(status, bytes(size), []))
 
-        kept.once([(b"idempotency-key", key.encode())], "", QUERY, lambda reply: None, go)
+        kept.once(key.encode(), "", QUERY, lambda reply: None, go)
 
     for key in "aba":
         ask(key)
