@@ -14,7 +14,7 @@ from modelless.controller.cli.arguments import seconds_of
 from modelless.controller.cli.screen import Json, emit, number_text, say, show_table
 
 if TYPE_CHECKING:
-    from modelless.controller.live.revisions import Revision
+    from modelless.controller.live.settings_revisions import Revision
     from modelless.controller.usecases.config import Changed
 
 Reason = Annotated[str, Option(metavar="TEXT", help="Why, for the history.")]

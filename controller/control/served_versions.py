@@ -21,7 +21,7 @@ class Service:
         leaving: names of lines that were retired lately. What came before may still be waiting for
             them, so workers go on serving them.
         accuracies_percent: by id, what variants count for that feedback has demoted.
-        revision, changes: the latest revision of the settings; see ``live/revisions``.
+        revision, changes: the latest revision of the settings; see ``live/settings_revisions``.
     """
 
     token: str = ""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from modelless.controller.control.messages import Replica
 from modelless.controller.live.cluster.release import ProtocolError
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from modelless.controller.live.cluster.supervisor import (
     watch_supervisor,
 )
 from modelless.controller.live.key_file import read_keys
-from modelless.controller.live.revisions import settings_in_force
+from modelless.controller.live.settings_revisions import settings_in_force
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.client import find_url, get_json
 from modelless.controller.usecases.home import (

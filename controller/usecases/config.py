@@ -18,10 +18,10 @@ from modelless.common.errors import InvalidInputError, ModellessError, NotFoundE
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings, changed_by, flatten, with_changes
 from modelless.controller.history.receipts import WantedReceipts, read_receipts, receipts_folder
-from modelless.controller.live import revisions
+from modelless.controller.live import settings_revisions as revisions
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from modelless.controller.live.revisions import Revision
+from modelless.controller.live.settings_revisions import Revision
 from modelless.controller.sim.compare.compare import compare, scenarios_of
 from modelless.controller.sim.compare.comparison import table
 from modelless.controller.sim.compare.contenders import Contender
@@ -63,7 +63,10 @@ def show_settings(key: str = "", *, home: Home = None) -> list[dict[str, Any]]:
         key: a key or section to narrow it to.
     """
     with open_home(home) as registry:
-        base, latest = revisions.read_base(registry.store), revisions.read_revision(registry.store)
+        base, latest = (
+            revisions.read_base(registry.store),
+            revisions.read_revision(registry.store),
+        )
     document = with_changes(base, latest.changes).model_dump(mode="json")
     default, started = (flatten(each.model_dump(mode="json")) for each in (Settings(), base))
     rows = []
@@ -179,7 +182,10 @@ def try_settings(
             raise InvalidInputError.of("key", key, allowed)
     folder = home_folder(home)
     with open_home(home) as registry:
-        base, latest = revisions.read_base(registry.store), revisions.read_revision(registry.store)
+        base, latest = (
+            revisions.read_base(registry.store),
+            revisions.read_revision(registry.store),
+        )
     now, then = (with_changes(base, {**latest.changes, **more}) for more in ({}, values))
     check_policies(then)
     receipts = read_receipts(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import TEXT, dtype_of
 from modelless.variants.vocabulary import TensorSpec
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from modelless.profiler.measure.inputs import warm_up_inputs
 from modelless.profiler.measure.noise import HostNoise, NoiseGauge
 from modelless.variants.runtimes import LoadedVariant, find_runtime
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 

@@ -25,7 +25,7 @@ from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, await_quiet
 from modelless.profiler.measure.timing import MeasurementEffort, Timing, measure_point
-from modelless.variants.runtimes.base import LoadedVariant
+from modelless.variants.runtimes.runtime import LoadedVariant
 from modelless.variants.vocabulary import Placement
 
 PAIR_EFFORT = MeasurementEffort(min_time_s=0.5, max_time_s=2.0)

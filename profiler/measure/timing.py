@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.variants.runtimes.base import LoadedVariant, Tensors
+from modelless.variants.runtimes.runtime import LoadedVariant, Tensors
 
 FloatArray = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from modelless.controller.control.machine import Control
 from modelless.controller.control.messages import KeepEvidence, MemberReport, PromoteVersion
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from tests.simtest import fleet
 from tests.simtest.fleet import Knowledge, knowledge_of

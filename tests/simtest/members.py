@@ -27,7 +27,7 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import Complete, Execute, Refuse, WorkerReport
 from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.trials import TrialArms
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
@@ -268,7 +268,7 @@ class Member(Process):
         return call
 
     def hurry(self, *, urgent: bool = False) -> None:
-        """Report as soon as may be; see ``live/pace``."""
+        """Report as soon as may be; see ``live/report_pace``."""
         self._is_urgent = self._is_urgent or urgent
         self._is_hurried = True
         if self._pause is not None:

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
+from modelless.variants.making.bounded_memory import Pieces
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import send_message
-from modelless.variants.making.pieces import Pieces
 from modelless.variants.making.session import Session
 
 Method = Literal["min-max", "percentile", "entropy"]

@@ -23,11 +23,11 @@ from modelless.common.errors import (
 from modelless.common.files import write_whole
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.graphs.canonical import read_model, write_model
+from modelless.variants.making.bounded_memory import Answers, run_each
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.maker import receive_messages
-from modelless.variants.making.pieces import Answers, run_each
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance, verify_conversion

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric, Proportion
 from modelless.variants.metrics.outputs import ClassOutput
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.expected import Expects
 from modelless.variants.vocabulary import Task
 

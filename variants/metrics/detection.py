@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from modelless.variants.metrics.metric import Metric
 from modelless.variants.metrics.outputs import find_output
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.expected import Boxes, Expects
 from modelless.variants.vocabulary import Task
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.intervals import Z_95, wilson_percent
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.expected import Expects
 
 RESAMPLES: Final = 200

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import TEXT
 from modelless.variants.vocabulary import Task, TensorSpec
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric
 from modelless.variants.metrics.outputs import find_output, is_float, is_number
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.expected import Expects
 from modelless.variants.vocabulary import Task
 

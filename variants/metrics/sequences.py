@@ -12,7 +12,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.decoding import decode_texts
 from modelless.variants.metrics.metric import Metric, Proportion
 from modelless.variants.metrics.outputs import find_output, is_float, is_whole
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.expected import Expects
 from modelless.variants.vocabulary import Task
 

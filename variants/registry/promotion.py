@@ -19,14 +19,14 @@ from sqlalchemy.orm import Session
 from modelless.common.errors import InvalidInputError
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.versions import EARLIER_KEPT, Line, Trial, TrialRules
-from modelless.variants.store.conversion import (
+from modelless.variants.store.database import Store
+from modelless.variants.store.rows import (
     latest_change,
     lines_in,
     registered_lines,
     registered_state,
     variants_in,
 )
-from modelless.variants.store.database import Store
 from modelless.variants.store.tables import HistoryRow, VersionLineRow, utc_now
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled-back"

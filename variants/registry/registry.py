@@ -29,7 +29,7 @@ from modelless.variants.store import (
     VariantRow,
     open_store,
 )
-from modelless.variants.store.conversion import (
+from modelless.variants.store.rows import (
     accuracy_columns,
     lines_in,
     model_of,

@@ -24,7 +24,7 @@ from modelless.variants.registry.registry import (
     one_variant,
 )
 from modelless.variants.registry.versions import Line, name_of
-from modelless.variants.store.conversion import lines_in, registered_lines, variants_in
+from modelless.variants.store.rows import lines_in, registered_lines, variants_in
 from modelless.variants.store.tables import (
     ArtifactRow,
     HistoryRow,

@@ -13,7 +13,7 @@ from typing import Final
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.common.plugins import Plugins, import_object
-from modelless.variants.runtimes.base import Runtime
+from modelless.variants.runtimes.runtime import Runtime
 from modelless.variants.signature import TEXT
 from modelless.variants.vocabulary import ENGINES_GROUP, DeviceClass, Engine, Task
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.resident_memory import give_back_freed, resident_bytes
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import DATATYPES
 from modelless.variants.vocabulary import TensorSpec, Variant
 

@@ -26,7 +26,6 @@ import onnxruntime as ort
 
 from modelless.common.errors import ModellessError
 from modelless.variants.artifacts import read_verified
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import MOST_WARM_UP_S, ProcessMemory, load_measured
 from modelless.variants.runtimes.onnxruntime_session import (
@@ -34,6 +33,7 @@ from modelless.variants.runtimes.onnxruntime_session import (
     common_options,
     open_graph,
 )
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import Engine, Variant
 
 logger = logging.getLogger(__name__)

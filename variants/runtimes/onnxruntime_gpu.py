@@ -19,7 +19,6 @@ import onnxruntime as ort
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import load_measured
@@ -29,6 +28,7 @@ from modelless.variants.runtimes.onnxruntime_session import (
     common_options,
     open_graph,
 )
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import Engine, Precision, Variant
 
 WIDEST_BATCH: Final = 32

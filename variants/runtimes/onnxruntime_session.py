@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.loading import MeasuredVariant
 from modelless.variants.runtimes.resident_memory import give_back_freed
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import Variant
 
 Provider = str | tuple[str, Mapping[str, object]]

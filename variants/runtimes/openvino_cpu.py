@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import (
     MOST_WARM_UP_S,
@@ -28,6 +27,7 @@ from modelless.variants.runtimes.loading import (
     load_measured,
 )
 from modelless.variants.runtimes.resident_memory import give_back_freed
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import Engine, TensorSpec, Variant
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
-from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda, Graph, Stream, TensorBuffer
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import MeasuredVariant, load_measured
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import dtype_of
 from modelless.variants.vocabulary import Engine, Precision, TensorSpec, Variant
 

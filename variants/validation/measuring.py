@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric, Score, score
 from modelless.variants.metrics.outputs import ClassOutput
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.validation_set import Item, ValidationSet
 from modelless.variants.vocabulary import Accuracy, Provenance, Task
 

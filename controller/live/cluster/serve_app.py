@@ -30,7 +30,7 @@ from modelless.controller.live.front.spans import open_spans
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
-from modelless.controller.live.revisions import latest_revision
+from modelless.controller.live.settings_revisions import latest_revision
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.worker.pool import PinnedRouter, PoolWorker
 

@@ -41,7 +41,7 @@ from modelless.controller.live.cluster.deployed import (
 from modelless.controller.live.cluster.node_room import nodes_of, without_room
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.cluster.run_folder import current_folder, token_path
-from modelless.controller.live.revisions import settings_in_force
+from modelless.controller.live.settings_revisions import settings_in_force
 
 # Which settings a cluster that serves goes on with, and whether there is room for one more.
 

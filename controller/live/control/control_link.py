@@ -13,7 +13,7 @@ from modelless.controller.api.feedback import Feedback
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.served_versions import Service
 from modelless.controller.live.cluster.release import PROTOCOL
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 
 NAMESPACE = "modelless"
 CONTROL_NAME = "modelless-control"

@@ -57,7 +57,7 @@ from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
 from modelless.controller.live.control.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.control.pins import read_pins, write_pins
-from modelless.controller.live.control.predictions import (
+from modelless.controller.live.control.prediction_quality import (
     DriftNotes,
     drifts_status,
     predictions_status,
@@ -67,9 +67,9 @@ from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.haproxy.counts import ProxyCounts
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.controller.live.recordings import open_control
-from modelless.controller.live.revisions import settings_in_force, write_base
+from modelless.controller.live.settings_revisions import settings_in_force, write_base
 from modelless.controller.live.store_lease import hold_store, leave_store
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.registry.registry import open_registry

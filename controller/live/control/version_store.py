@@ -26,7 +26,7 @@ from modelless.controller.control.messages import (
     VersionsChanged,
 )
 from modelless.controller.control.served_versions import Service
-from modelless.controller.live.revisions import latest_number, read_revision
+from modelless.controller.live.settings_revisions import latest_number, read_revision
 from modelless.variants.registry.promotion import (
     end_trial,
     keep_evidence,

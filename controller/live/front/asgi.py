@@ -15,8 +15,8 @@ from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
 from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import allowed_s, check_pace
-from modelless.controller.live.front.calls import Frontend
 from modelless.controller.live.front.http_server import REQUEST_IDS
+from modelless.controller.live.front.interfaces import Frontend
 
 _here: list[Frontend] = []
 """The frontend of this process: a replica has a process to itself."""

@@ -31,7 +31,7 @@ from modelless.controller.api.grpc_messages import (
 from modelless.controller.api.v2_errors import Words, invalid
 from modelless.controller.api.v2_reply import Headers, Reply, render_error
 from modelless.controller.live.front.bodies import check_pace, make_room
-from modelless.controller.live.front.calls import Frontend
+from modelless.controller.live.front.interfaces import Frontend
 
 MOST_OPEN: Final = 16
 """While so many queries of a stream wait or run, nothing more is read."""

@@ -17,7 +17,7 @@ from modelless.common.errors import InvalidInputError, ModellessError, NotFoundE
 from modelless.controller.api.feedback import Feedback, judge
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import Answer, TrialArms
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
 

@@ -69,9 +69,7 @@ from modelless.controller.dispatch.trials import SHADOW
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.front.access import Access, operator_of
 from modelless.controller.live.front.answer_cache import AnswerCache, is_reusable, key_of
-from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
-from modelless.controller.live.front.calls import Host, Respond, RunBatch, Tensors
 from modelless.controller.live.front.console.console import Console
 from modelless.controller.live.front.console.forms import (
     MOST_FORM_BYTES,
@@ -83,9 +81,11 @@ from modelless.controller.live.front.console.forms import (
 )
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.idempotency import IDEMPOTENCY_KEY, KeptAnswers
+from modelless.controller.live.front.interfaces import Host, Respond, RunBatch, Tensors
 from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
+from modelless.controller.live.front.side_thread import Aside
 from modelless.controller.live.haproxy.configuration import OF_SOCKET
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason

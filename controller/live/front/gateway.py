@@ -36,19 +36,19 @@ from modelless.controller.dispatch.messages import (
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
-from modelless.controller.live.front.calls import Respond, RunBatch
 from modelless.controller.live.front.collector import Collector
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
+from modelless.controller.live.front.interfaces import Respond, RunBatch
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import Overhead, RemoteWorkers
 from modelless.controller.live.front.spans import SpanLog
 from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Orders
-from modelless.controller.live.pace import EXCHANGE_S, Pace
+from modelless.controller.live.orders import Orders
 from modelless.controller.live.recordings import open_dispatcher
+from modelless.controller.live.report_pace import EXCHANGE_S, Pace
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
@@ -309,7 +309,7 @@ class Gateway:
     # -- batches ------------------------------------------------------------------------------
 
     def run_batch(self, batch: RunBatch) -> None:
-        """See ``calls.Host``."""
+        """See ``interfaces.Host``."""
         if self._device is not None and batch.worker_id == self.gateway_id:
             self._handed_s = time.monotonic()
             self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)

@@ -44,7 +44,7 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.live.front.bodies import check_pace, make_room
 from modelless.controller.live.front.call_stream import CallStream
-from modelless.controller.live.front.calls import Frontend, Respond
+from modelless.controller.live.front.interfaces import Frontend, Respond
 
 _REASONS = {
     200: b"OK",

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from modelless.controller.api.v2_errors import invalid
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live.front.calls import Respond
+from modelless.controller.live.front.interfaces import Respond
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 REPLAYED: Final = (b"idempotent-replayed", b"true")

@@ -15,7 +15,7 @@ from modelless.controller.api.v2_routes import Endpoint, Route
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.live.front.access import Access
-from modelless.controller.live.front.calls import Host
+from modelless.controller.live.front.interfaces import Host
 from modelless.controller.live.servable import Servable
 from modelless.variants.registry.catalog import Catalog, Scope
 

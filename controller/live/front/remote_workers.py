@@ -12,7 +12,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from modelless.common.errors import ModellessError
-from modelless.controller.live.front.calls import RunBatch
+from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 
 

@@ -19,7 +19,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.remote_workers import WorkerGoneError
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.pace import EXCHANGE_S, Pace
+from modelless.controller.live.report_pace import EXCHANGE_S, Pace
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack

@@ -19,11 +19,11 @@ from modelless.controller.usecases.registry.validating import (
     remark_on_steps,
 )
 from modelless.variants.conversion.converted import Source
+from modelless.variants.making.bounded_memory import Answers
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
 from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare
 from modelless.variants.making.origins import Origin, find_origin
-from modelless.variants.making.pieces import Answers
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
 from modelless.variants.metrics import Metric, Score

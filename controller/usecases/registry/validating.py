@@ -38,8 +38,8 @@ from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.outcomes import details_of, note_measured
 from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import name_of
-from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.runtimes.engines import find_runtime
+from modelless.variants.runtimes.runtime import LoadedVariant
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.expected import Expects
 from modelless.variants.validation.measuring import (

@@ -18,7 +18,7 @@ from modelless.controller.config import (
     parse_settings,
     with_changes,
 )
-from modelless.controller.live.revisions import settings_in_force, write_base
+from modelless.controller.live.settings_revisions import settings_in_force, write_base
 from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run

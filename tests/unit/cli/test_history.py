@@ -17,6 +17,7 @@ from modelless.controller.history.receipts import (
     receipt_document,
     receipts_folder,
 )
+from modelless.controller.live import settings_revisions
 from modelless.variants.registry.registry import open_registry
 from tests.unit.dispatch.world import LADDER, World
 from tests.unit.replay.session import record_gateway, snapshot
@@ -89,14 +90,13 @@ def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home:
 
 
 def test_every_kind_that_is_noted_can_be_asked_for() -> None:
-    from modelless.controller.live import revisions
     from modelless.controller.usecases.registry import registering, zoo
     from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
     from modelless.variants.registry import outcomes, promotion
 
     noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo.KIND}
-    noted.add(revisions.KIND)
+    noted.add(settings_revisions.KIND)
     assert noted | {registering.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
 
 

@@ -23,12 +23,12 @@ from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
-from modelless.controller.live.front.calls import RunBatch
 from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk, ReceiptTags
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.gateway import rows_of
 from modelless.controller.live.front.http_server import open_door
+from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK

@@ -15,12 +15,12 @@ from modelless.controller.control.machine import ControlTimes
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.device.messages import LoadInstance
-from modelless.controller.live import pace
+from modelless.controller.live import report_pace
 from modelless.controller.live.cluster.release import PROTOCOL
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.messages import Orders
-from modelless.controller.live.pace import Pace
+from modelless.controller.live.orders import Orders
+from modelless.controller.live.report_pace import Pace
 from modelless.controller.live.store_lease import hold_store
 from modelless.policies.views import Instance, WorkerState
 
@@ -114,7 +114,7 @@ def test_a_member_is_called_once_and_only_if_there_is_need(
 
 
 def test_a_member_in_a_hurry_does_not_pause_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(report_pace, "LEAST_PAUSE_S", 0.0)
 
     async def hurry() -> tuple[bool, bool]:
         mine = Pace()

@@ -30,7 +30,7 @@ from modelless.controller.live.front.console.pages import (
 )
 from modelless.controller.live.haproxy.configuration import OF_PORT, OPERATORS_HEADER
 from modelless.controller.live.knowledge import read_knowledge
-from modelless.controller.live.revisions import settings_in_force
+from modelless.controller.live.settings_revisions import settings_in_force
 from modelless.controller.usecases.home import open_home
 from modelless.variants.vocabulary import Accuracy
 from tests.unit.cli.tiny import PUBLISHED, TASK, add_measurements, add_variants

@@ -12,7 +12,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.cluster.release import PROTOCOL
 from modelless.controller.live.control import control_link
 from modelless.controller.live.control.control_link import ControlLink
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 
 
 class _Actor:

@@ -14,7 +14,7 @@ from modelless.controller.control.machine import ControlTimes
 from modelless.controller.control.messages import MemberReport, ScalePool
 from modelless.controller.device.messages import LoadInstance, ResizeWorker
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.policies.views import WorkerState
 
 SETTLED = ControlTimes(settle_s=0.0)

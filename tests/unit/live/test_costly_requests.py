@@ -21,7 +21,7 @@ from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_reply import Headers, render_infer
 from modelless.controller.config import Settings
-from modelless.controller.live.front import aside
+from modelless.controller.live.front import side_thread
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from tests.unit.cli.tiny import add_measurements, add_variants
 
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_a_large_query_leaves_nothing_behind(
 def test_only_so_many_wait_for_the_thread(
     knowledge: Knowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "MOST_WAITING", 3)
+    monkeypatch.setattr(side_thread, "MOST_WAITING", 3)
     body = query((1, 100, 100, 3))
 
     async def ask() -> None:

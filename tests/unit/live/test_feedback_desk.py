@@ -13,7 +13,7 @@ from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.feedback import GRACE_ORDERS, FeedbackDesk, ReceiptTags
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.policies.views import QueryView
 from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Task, TensorSpec

@@ -20,9 +20,9 @@ from modelless.controller.device.messages import ChangeKind, LoadInstance, Unloa
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.metrics import ClusterMetrics
 from modelless.controller.live.front.access import Headers
-from modelless.controller.live.front.calls import Respond
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
+from modelless.controller.live.front.interfaces import Respond
 from modelless.controller.live.servable import Servable
 from modelless.controller.live.worker import device as devices
 from modelless.controller.live.worker.device import STALLED_S, LocalDevice

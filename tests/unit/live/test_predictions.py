@@ -15,7 +15,7 @@ from modelless.controller.config import Settings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.live import knowledge
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.control.predictions import DriftNotes
+from modelless.controller.live.control.prediction_quality import DriftNotes
 from modelless.policies.views import WorkerState
 from modelless.profiler.cost_model.drift_history import KIND, drifted_placements
 from modelless.profiler.cost_model.online.coverage import Coverage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.live.front.calls import RunBatch
+from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.front.remote_workers import (
     FIRST_HOP_S,
     RemoteWorkers,

@@ -16,7 +16,7 @@ from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.feedback import VariantFeedback
 from modelless.controller.dispatch.messages import AccuraciesRevised
 from modelless.controller.dispatch.trials import SHADOW
-from modelless.controller.live.front.calls import RunBatch
+from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.front.shadows import MOST_BYTES, MOST_OPEN, score
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.variants.vocabulary import Accuracy, Provenance

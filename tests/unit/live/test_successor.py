@@ -12,7 +12,7 @@ from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.messages import Orders
+from modelless.controller.live.orders import Orders
 from modelless.controller.live.successor import Successor
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
-from modelless.controller.live.front.calls import RunBatch
+from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.controller.live.worker.device_threads import _run_batch
 from modelless.controller.usecases.client import Client

@@ -29,7 +29,7 @@ from modelless.controller.live.control import version_store
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
-from modelless.controller.live.revisions import change_settings
+from modelless.controller.live.settings_revisions import change_settings
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState

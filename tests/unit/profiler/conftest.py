@@ -16,7 +16,7 @@ from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import Noise
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import (
     Accuracy,
     DeviceClass,

@@ -19,7 +19,7 @@ from modelless.variants.metrics.paired import compare_paired, compare_right
 from modelless.variants.registry.dominance import Standing, find_dominated
 from modelless.variants.registry.outcomes import Outcomes, details_of, latest_outcomes
 from modelless.variants.registry.registry import Registry, open_registry
-from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.validation.arrays import ArraySet
 from modelless.variants.validation.measuring import (
     FEWEST_ITEMS,

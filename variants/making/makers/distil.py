@@ -23,9 +23,9 @@ from pydantic import Field, model_validator
 from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
 from modelless.variants.making.maker import Made, Maker, send_message
 from modelless.variants.making.session import Session
+from modelless.variants.making.training import deterministic, log_probabilities, soft_loss
 from modelless.variants.vocabulary import Precision
 
 

@@ -22,9 +22,9 @@ from modelless.variants.graphs.canonical import at_least_opset, write_model
 from modelless.variants.graphs.weights import attribute, constants, replace
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, compare
-from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
 from modelless.variants.making.maker import Made, Maker, send_message
 from modelless.variants.making.session import Session
+from modelless.variants.making.training import deterministic, log_probabilities, soft_loss
 
 if TYPE_CHECKING:
     from modelless.variants.making.torch_graph import TorchGraph

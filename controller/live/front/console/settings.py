@@ -17,7 +17,7 @@ import yaml
 from modelless.common.errors import InvalidInputError, ModellessError, UnavailableError
 from modelless.controller.config import PolicySettings, Settings, with_changes
 from modelless.controller.live.front.console.forms import MOST_PICTURE_BYTES
-from modelless.controller.live.revisions import (
+from modelless.controller.live.settings_revisions import (
     Revision,
     change_settings,
     read_base,

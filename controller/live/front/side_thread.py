@@ -20,7 +20,7 @@ class Aside:
     """Does pieces of work in a thread of its own, one after the other."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="side")
         self._open: dict[int, Future[Any]] = {}
         self._last = 0
 

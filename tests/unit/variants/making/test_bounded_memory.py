@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from modelless.variants.graphs.canonical import read_model
-from modelless.variants.making import pieces
+from modelless.variants.making import bounded_memory
 from modelless.variants.making.activation_ranges import activations, measure_ranges
+from modelless.variants.making.bounded_memory import Answers, Pieces, run_each
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import compare, run_all
 from modelless.variants.making.maker import receive_messages
-from modelless.variants.making.pieces import Answers, Pieces, run_each
 from modelless.variants.making.session import Session
 
 from .networks import FASHION, pictures
@@ -44,7 +44,7 @@ def values(data: CalibrationData, names: list[str]) -> dict[str, Any]:
 
 
 def test_a_call_is_cut_into_as_many_items_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST_BYTES", 3 * ITEM_BYTES)
+    monkeypatch.setattr(bounded_memory, "MOST_BYTES", 3 * ITEM_BYTES)
     session: Any = Counting()
     (feed,) = pictures().feeds[:1]
     cut = list(Pieces(session).cut(feed))
@@ -59,7 +59,7 @@ def test_values_of_one_item_that_do_not_fit_take_several_runs(
 ) -> None:
     names = ["conv1", "relu2"]
     at_once = values(pictures(), names)
-    monkeypatch.setattr(pieces, "MOST_BYTES", 1)
+    monkeypatch.setattr(bounded_memory, "MOST_BYTES", 1)
     in_pieces = values(pictures(), names)
     for name in names:
         np.testing.assert_allclose(in_pieces[name], at_once[name], rtol=1e-5, atol=1e-5)
@@ -73,7 +73,7 @@ def test_ranges_are_the_same_in_pieces_and_progress_is_told(
         whole = measure_ranges(model, ["conv1", "relu2"], data, method, 99.9)
         told: list[str] = []
         with monkeypatch.context() as patch, receive_messages(told.append):
-            patch.setattr(pieces, "MOST_BYTES", 1)
+            patch.setattr(bounded_memory, "MOST_BYTES", 1)
             cut = measure_ranges(model, ["conv1", "relu2"], data, method, 99.9)
         for name, found in whole.items():
             assert (cut[name].low, cut[name].high) == pytest.approx(
@@ -88,7 +88,7 @@ def test_ranges_are_the_same_in_pieces_and_progress_is_told(
 def test_answers_may_be_asked_for_again_and_again(
     monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr(pieces, "MOST_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(bounded_memory, "MOST_KEPT_BYTES", kept_bytes)
     session: Any = Counting()
     answers = Answers(session, pictures())
     wanted = run_all(Session(FASHION), answers.calls)
@@ -100,7 +100,7 @@ def test_answers_may_be_asked_for_again_and_again(
 
 
 def test_a_graph_of_a_fixed_batch_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST_BYTES", 1)
+    monkeypatch.setattr(bounded_memory, "MOST_BYTES", 1)
     session: Any = Counting()
     session.is_batched = False
     (feed,) = pictures().feeds[:1]
