@@ -10,6 +10,9 @@ from modelless.common.errors import NotFoundError
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import Line, Trial, name_of
 
+LEAVE_S = 10.0
+"""How long a retired variant goes on serving what came before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -115,6 +118,30 @@ class Service:
             return instance.pinned and line is None
         is_tried = line.trial is not None and instance.variant_id == line.trial.variant_id
         return is_tried or (instance.pinned and instance.variant_id == line.current_id)
+
+
+class Retirements:
+    """Which retired lines are still leaving. What was retired from the start is not."""
+
+    def __init__(self) -> None:
+        self._lines: Mapping[str, Line] = {}
+        self._since_s: dict[str, float] = {}
+
+    def update(self, lines: Mapping[str, Line], now_s: float) -> frozenset[str]:
+        """Take the lines of this moment; return the names of those that are leaving."""
+        self._since_s = {
+            name: since_s
+            for name, line in lines.items()
+            if line.retired and name in self._lines
+            for since_s in [self._since_s.get(name) if self._lines[name].retired else now_s]
+            if since_s is not None and now_s - since_s < LEAVE_S
+        }
+        self._lines = lines
+        return frozenset(self._since_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether a line has left since the last update."""
+        return any(now_s - since_s >= LEAVE_S for since_s in self._since_s.values())
 
 
 def _is_placeable(facts: VariantFacts | None) -> bool:

@@ -14,7 +14,7 @@ from modelless.controller.assembly import build_control
 from modelless.controller.control import messages
 from modelless.controller.control.machine import Control
 from modelless.controller.control.messages import KeepEvidence, MemberReport, PromoteVersion
-from modelless.controller.control.served_versions import Service
+from modelless.controller.control.served_versions import Retirements, Service
 from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
 from modelless.controller.live.orders import Orders
 from modelless.variants.registry.versions import Line, Trial, TrialRules
@@ -23,7 +23,7 @@ from tests.simtest.fleet import Knowledge, knowledge_of
 from tests.simtest.schedule import settings_of
 from tests.simtest.world import EPOCH_S, Process, Respond, Timer
 
-LOOK_S, WATCH_VERSIONS_S, WATCH_CALLS_S, LEAVE_S = 0.2, 3.0, 2.0, 10.0
+LOOK_S, WATCH_VERSIONS_S, WATCH_CALLS_S = 0.2, 3.0, 2.0
 RULES = TrialRules(
     alpha=0.4,
     error_tolerance=0.4,
@@ -131,7 +131,7 @@ class ControlProcess(Process):
         self._wake: Timer | None = None
         self._service = Service()
         self._change = -1
-        self._left_s: dict[str, float] = {}  # when lines were retired
+        self._retirements = Retirements()
         self._to_write: list[Any] = []
 
     def answer(self, method: str, arguments: tuple[Any, ...], respond: Respond) -> None:
@@ -232,25 +232,16 @@ class ControlProcess(Process):
         if not store.is_away:  # what cannot be written is lost, and the machine repeats it
             for effect in effects:
                 store.write(effect)
-            is_over = any(self.now_s - at_s >= LEAVE_S for at_s in self._left_s.values())
-            if store.change != self._change or is_over:
+            if store.change != self._change or self._retirements.is_over(self.now_s):
                 self._read_versions()
         self.after(LOOK_S, self._look)
 
     def _read_versions(self) -> None:
         store = self.cluster.store
         self._change = store.change
-        lines, before = {name: store.line(name) for name in fleet.LADDER}, self._service.lines
-        for name, line in lines.items():
-            if line.retired and name in before and not before[name].retired:
-                self._left_s[name] = self.now_s
-        self._left_s = {
-            name: at_s
-            for name, at_s in self._left_s.items()
-            if lines[name].retired and self.now_s - at_s < LEAVE_S
-        }
-        token = f"{self.name}/{store.change}/{sorted(self._left_s)}"
-        self._service = Service(token, lines, frozenset(self._left_s))
+        lines = {name: store.line(name) for name in fleet.LADDER}
+        leaving = self._retirements.update(lines, self.now_s)
+        self._service = Service(f"{self.name}/{store.change}/{sorted(leaving)}", lines, leaving)
         if any(each not in self._knowledge.variants for each in self._service.in_service):
             self._knowledge = store.read()
             self._handle(messages.FactsChanged(self._knowledge.facts, fleet.CLASSES))

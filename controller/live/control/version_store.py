@@ -25,7 +25,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     VersionsChanged,
 )
-from modelless.controller.control.served_versions import Service
+from modelless.controller.control.served_versions import Retirements, Service
 from modelless.controller.live.settings_revisions import latest_number, read_revision
 from modelless.variants.registry.promotion import (
     end_trial,
@@ -44,9 +44,6 @@ LOOK_S: Final = 0.2
 
 ASK_S: Final = 5.0
 """How long a store whose files look unchanged is believed."""
-
-LEAVE_S: Final = 10.0
-"""How long a retired variant goes on serving what came before."""
 
 WATCH_S: Final = 3.0
 """How long a call waits for a change before it comes back with nothing new."""
@@ -80,7 +77,7 @@ class VersionStore:
         self._read_served = read_served
         self._on_change = on_change
         self._lines: dict[str, Line] = {}
-        self._left_s: dict[str, float] = {}  # when lines that are leaving were retired
+        self._retirements = Retirements()
         self._number, self._seen = read_change(self._store)
         self._revision = latest_number(self._store)
         self._told = self._number, self._seen, self._revision
@@ -135,7 +132,7 @@ class VersionStore:
             self._told = *change, await asyncio.to_thread(latest_number, self._store)
             self._stamp, self._asked_s = stamp, now_s
         number, registered, revision = self._told
-        is_over = any(time.monotonic() - at_s >= LEAVE_S for at_s in self._left_s.values())
+        is_over = self._retirements.is_over(time.monotonic())
         if (number, revision) != (self._number, self._revision) or is_over:
             await self._reread()
             self._number, self._revision = number, revision
@@ -177,7 +174,7 @@ class VersionStore:
             await asyncio.sleep(LOOK_S)
 
     def _read(self) -> VersionsChanged:
-        known, now_s = read_lines(self._store), time.monotonic()
+        known = read_lines(self._store)
         lines = {
             name: replace(line, retired=name not in self._served or name not in known.by_name)
             for name, line in {**self._lines, **known.by_name}.items()
@@ -185,18 +182,12 @@ class VersionStore:
         for name, version in self._served.items():
             if name in known.by_name and name not in known.changed:
                 lines[name] = Line(name, version)
-        for name, line in lines.items():
-            if not line.retired:
-                self._left_s.pop(name, None)
-            elif name in self._lines and not self._lines[name].retired:
-                self._left_s[name] = now_s
-        self._left_s = {name: at for name, at in self._left_s.items() if now_s - at < LEAVE_S}
         self._lines = lines
         latest = read_revision(self._store)
         service = Service(
             uuid.uuid4().hex,
             lines,
-            frozenset(self._left_s),
+            self._retirements.update(lines, time.monotonic()),
             revision=latest.number,
             changes=latest.changes,
         )

@@ -14,6 +14,7 @@ import pytest
 from modelless.common.errors import StoreError
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
+from modelless.controller.control import served_versions
 from modelless.controller.control.machine import ControlTimes
 from modelless.controller.control.messages import (
     KeepEvidence,
@@ -25,7 +26,6 @@ from modelless.controller.control.messages import (
 )
 from modelless.controller.control.served_versions import Service
 from modelless.controller.live import version_follower
-from modelless.controller.live.control import version_store
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
@@ -165,7 +165,7 @@ class TestStore:
             with opened(home) as registry:
                 retire(registry, "pixels", "ann", "old", undo=False)
                 await look()
-                monkeypatch.setattr(version_store, "LEAVE_S", 0.0)
+                monkeypatch.setattr(served_versions, "LEAVE_S", 0.0)
                 await look()
                 retire(registry, NAME, "ann", "no", undo=True)
                 await look()
