@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from json import JSONEncoder
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,38 @@ _OCTETS = (b"content-type", b"application/octet-stream")
 _JSON = (b"content-type", b"application/json")
 
 
+class Reader(Protocol):
+    """A client that reads a reply without a known end.
+
+    Attributes:
+        is_slow: whether it has not read what was written before.
+    """
+
+    @property
+    def is_slow(self) -> bool: ...
+
+    def write_stream(self, data: bytes) -> None:
+        """Write a part of the reply's body, a chunk of HTTP/1.1."""
+        ...
+
+    def end_stream(self, *, is_whole: bool) -> None:
+        """Go on to the next request; close the connection if the body is not whole."""
+        ...
+
+
 class Reply(NamedTuple):
-    """An HTTP reply: status, body and headers (names in lower case, as ASGI wants them)."""
+    """An HTTP reply.
+
+    Attributes:
+        headers: names in lower case, as ASGI wants them.
+        begin: of a reply in chunks without a known end: takes its reader once the head is written,
+            and returns what is called when that is gone. None: ``body`` is all there is.
+    """
 
     status: int
     body: bytes
     headers: Headers
+    begin: Callable[[Reader], Callable[[], None]] | None = None
 
 
 def _plain(value: object) -> object:
@@ -261,12 +287,12 @@ def code_of(name: str) -> str:
 
 def with_request_id(reply: Reply, request_id: bytes) -> Reply:
     """The reply with the id of its request in a header, and in the body of an error."""
-    status, body, headers = reply
+    status, body, headers, begin = reply
     if status >= 400 and body.startswith(b'{"error":'):
         body = b'%b,"request_id":"%b"}' % (body[:-1], request_id)
         headers = [pair for pair in headers if pair[0] != b"content-length"]
         headers.append((b"content-length", b"%d" % len(body)))
-    return Reply(status, body, [*headers, (REQUEST_ID, request_id)])
+    return Reply(status, body, [*headers, (REQUEST_ID, request_id)], begin)
 
 
 class RequestIds:

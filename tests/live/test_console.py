@@ -33,6 +33,7 @@ def test_every_page_works_in_a_browser_while_queries_come(shared: Running, tmp_p
         seen.look(1200, dark=True)
         wait_until(lambda: seen.run(drawn) == 3, 10.0)
         seen.screenshot(pictures / "console-dark.png")
+        _check_what_a_stream_leaves(seen)
         seen.look(390)
         fits = "return document.documentElement.scrollWidth <= innerWidth"
         for page in PAGES:
@@ -44,6 +45,25 @@ def test_every_page_works_in_a_browser_while_queries_come(shared: Running, tmp_p
         _check_story(seen, console)
         _check_upload(seen, console, tmp_path / "shirt.png")
         assert seen.complaints() == []
+
+
+def _check_what_a_stream_leaves(seen: Browser) -> None:
+    """What the stream brings moves neither focus nor what is open, and it can be paused."""
+    region = "document.querySelector('#tables .scroll')"
+    seen.run(f"{region}.focus(); document.querySelector('details').open = true")
+    whole = "return document.querySelectorAll('.tile')[1].textContent"
+    before = seen.run(whole)
+    wait_until(lambda: seen.run(whole) != before, 15.0)
+    assert seen.run(f"return document.activeElement === {region}")
+    assert seen.run("return document.querySelector('details').open")
+    assert seen.run(FOLLOWING) == "live"
+    seen.run("document.getElementById('pause').click()")
+    assert seen.run(FOLLOWING) == "paused"
+    seen.run("document.getElementById('pause').click()")
+    wait_until(lambda: seen.run(FOLLOWING) == "live", 10.0)
+
+
+FOLLOWING = "return document.getElementById('following').textContent"
 
 
 def _check_quotes(seen: Browser) -> None:

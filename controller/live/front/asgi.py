@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from modelless.common.errors import ModellessError
+from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
 from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import allowed_s, check_pace
@@ -76,6 +76,8 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         budget.give(len(body))
         if number is not None and (not answered.done() or answered.cancelled()):
             frontend.on_abandoned(number)
+    if reply.begin is not None:
+        reply = render_error(NotFoundError("a stream comes only through HAProxy"))
     reply = with_request_id(reply, request_id)
     frontend.replies[reply.status] += 1
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})

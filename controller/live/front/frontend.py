@@ -332,7 +332,8 @@ class V2Frontend:
             elif found.endpoint is Endpoint.QUOTE:
                 respond(render_json(self._quote(headers, body, key)))
             elif found.endpoint is Endpoint.CONSOLE:
-                return self.console.answer(found.name, path, headers, respond)
+                owner = key.key_id if key is not None else ""
+                return self.console.answer(found.name, path, headers, respond, owner)
             elif found.endpoint in (Endpoint.LOAD, Endpoint.UNLOAD):
                 self._pin(found, key, respond)
             elif found.endpoint is Endpoint.METRICS:
@@ -427,7 +428,8 @@ class V2Frontend:
         return dict(taken)
 
     def close(self) -> None:
-        """Read no more large bodies, and render no more large replies."""
+        """Read no more large bodies, render no more large replies, and end the streams."""
+        self.console.close()
         self._aside.close()
         self._renders.close()
 

@@ -276,6 +276,7 @@ class Gateway:
     async def drain(self, most_s: float) -> None:
         """Let open queries finish for at most ``most_s`` seconds; then refuse the rest, and end."""
         self.frontend.is_draining = True
+        self.frontend.console.close()
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)

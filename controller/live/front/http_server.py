@@ -125,6 +125,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._ending_since_s: float | None = None
         self._query_id: int | None = None
         self._stream: CallStream | None = None
+        self._on_gone: Callable[[], None] | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._method = ""
         self._keep_alive = True
@@ -158,6 +159,9 @@ class DoorConnection(asyncio.BufferedProtocol):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+        if self._on_gone is not None:
+            self._on_gone()
+            self._on_gone = None
         if self._query_id is not None:
             self._frontend.on_abandoned(self._query_id)
             self._query_id = None
@@ -388,6 +392,11 @@ class DoorConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self._ending_since_s is not None:
             return
         head = _render_head(reply, keep_alive)
+        if reply.begin is not None and with_body:
+            transport.write(head)
+            self._busy = True
+            self._on_gone = reply.begin(self)
+            return
         transport.writelines((head, reply.body) if with_body else (head,))
         if keep_alive:
             self._go_on()
@@ -424,6 +433,11 @@ class DoorConnection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    @property
+    def is_slow(self) -> bool:
+        """See ``v2_reply.Reader``."""
+        return self._is_stalled
+
     def hold_stream(self, is_held: bool) -> None:
         """See ``call_stream.Connection``."""
         if is_held:
@@ -433,10 +447,12 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def end_stream(self, *, is_whole: bool) -> None:
         """See ``call_stream.Connection``."""
-        self._stream = None
+        self._stream = self._on_gone = None
         self._busy = False
         if is_whole and self._keep_alive:
             self._go_on()
+        elif self._transport is not None and self._is_stalled:
+            self._transport.abort()  # closing waits until the client has read
         elif self._transport is not None:
             self._transport.close()
 

@@ -102,8 +102,8 @@ class KeptAnswers:
         if isinstance(earlier, _Running):
             earlier.responds.append(respond)
         else:
-            status, body, told = earlier.reply
-            respond(Reply(status, body, [*told, REPLAYED]))
+            kept = earlier.reply
+            respond(Reply(kept.status, kept.body, [*kept.headers, REPLAYED]))
         return None
 
     def may_cancel(self, number: int, *, is_running: bool) -> bool:

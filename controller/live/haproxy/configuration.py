@@ -14,6 +14,7 @@
   ms, measured), so a trickle of queries should not be spread.
 - Queries that have an idempotency key go to the gateway that a hash of the key names, up to its
   first dot: one that is sent again finds the answer of the first, even if HAProxy was replaced.
+- The console has a backend of its own, so that its open streams count among no gateway's queries.
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - HAProxy looks up no name: by itself it opens a socket to each of the host's name servers.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
@@ -45,7 +46,9 @@ _SERVER = re.compile(
     r"^(\s*server\s+(\S*-(\w+))\s+)(127\.0\.0\.1|localhost):(\d+)\s+check\b(?!\s+backup)",
     re.MULTILINE,
 )
-_DOOR = re.compile(r"(\s*)server\s+(\S+)\s+unix@")
+_DOOR = re.compile(r"^([ \t]*)server\s+(\S+)\s+unix@(\S+)", re.MULTILINE)
+_USE_APPLICATION = re.compile(r"^([ \t]*)use_backend http-", re.MULTILINE)
+CONSOLE, _CONSOLE = "console", "/console"
 _ANY_SERVER = re.compile(r"^([ \t]*)(?:use-)?server ", re.MULTILINE)
 _OF_BACKEND = re.compile(r"^([ \t]*)server\s+(\S+)\s(?!.*\bbackup\b)", re.MULTILINE)
 _HASH_OF_KEY = "req.fhdr(idempotency-key),field(1,.),crc32(1)"
@@ -245,6 +248,32 @@ def keep_keys_together(configuration: str) -> str:
     return "".join(backends)
 
 
+def keep_console_apart(configuration: str) -> str:
+    """The configuration with a backend of its own for the console, the last door first.
+
+    A tab's stream stays open: among the queries it would count as one that its gateway still has
+    to answer. One gateway shows all pages, so that their charts go on; whether it is there is seen
+    where queries are sent, and not checked twice.
+    """
+    for backend in re.split(r"^(?=backend )", configuration, flags=re.MULTILINE):
+        doors = list(_DOOR.finditer(backend)) if has_application(backend) else []
+        if not doors:
+            continue
+        name = backend.split()[1]
+        servers = [
+            f"    server {door[2]} unix@{door[3]} track {name}/{door[2]} "
+            "on-marked-down shutdown-sessions\n"
+            for door in reversed(doors)
+        ]
+        pages = f"{{ path {_CONSOLE} }} or {{ path_beg {_CONSOLE}/ }}"
+        rule = rf"\1use_backend {CONSOLE} if {pages}\n\g<0>"
+        text = _USE_APPLICATION.sub(rule, configuration, count=1)
+        return text.replace(
+            backend, f"backend {CONSOLE}\n    balance first\n{''.join(servers)}{backend}"
+        )
+    return configuration
+
+
 def log_nothing(configuration: str) -> str:
     """The configuration without access logs; HAProxy still prints what goes wrong."""
     return re.sub(r"^\s*(?:log\s|option\s+httplog\b).*\n", "", configuration, flags=re.MULTILINE)
@@ -319,7 +348,7 @@ def edit(
     """
     text = hold_to_user(hold_to_host(configuration, host))
     text = resolve_nothing(route_through_doors(text, doors))
-    text = log_nothing(keep_keys_together(prefer_first(text)))
+    text = log_nothing(keep_console_apart(keep_keys_together(prefer_first(text))))
     text = say_refusals(repeat_unanswered(take_messages_whole(text)), folder)
     return let_in(text, rules) if rules is not None else text
 

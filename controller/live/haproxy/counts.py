@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from modelless.controller.live.haproxy.configuration import CONSOLE
 from modelless.controller.live.haproxy.launcher import read_current
 
 REASONS: Final = {
@@ -24,7 +25,7 @@ REASONS: Final = {
 address; too many requests from it, or another's path; 400 and 408; 503."""
 
 _PATIENCE_S: Final = 1.0
-_FRONTEND, _BACKEND = "http_frontend", "http-"
+_FRONTEND, _BACKENDS = "http_frontend", ("http-", CONSOLE)
 
 
 class ProxyCounts:
@@ -76,7 +77,7 @@ def _refusals(text: str) -> dict[str, int]:
         if row["pxname"] == _FRONTEND and row["svname"] == "FRONTEND":
             found.update({name: int(row[name] or 0) for name in ("dcon", "dreq", "ereq")})
             found["unanswered"] += int(row["hrsp_5xx"] or 0)
-        elif row["pxname"].startswith(_BACKEND) and row["svname"] not in ("BACKEND", "FRONTEND"):
+        elif row["pxname"].startswith(_BACKENDS) and row["svname"] not in ("BACKEND", "FRONTEND"):
             sent += int(row["hrsp_5xx"] or 0)
     found["unanswered"] = max(found["unanswered"] - sent, 0)
     return {REASONS[name]: count for name, count in found.items()}

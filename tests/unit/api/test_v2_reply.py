@@ -228,7 +228,7 @@ def test_json_text_that_is_not_utf8() -> None:
 
 
 def test_error_says_its_words() -> None:
-    status, body, headers = render_error(NotFoundError("task 'x' does not exist"))
+    status, body, headers, _ = render_error(NotFoundError("task 'x' does not exist"))
     assert status == 404
     assert json.loads(body) == {"error": "task 'x' does not exist", "code": "not-found"}
     assert header(headers, b"content-type") == "application/json"
@@ -290,7 +290,7 @@ def test_a_request_has_an_id_in_the_header_and_in_the_body_of_an_error() -> None
     assert headers[b"x-request-id"] == b"r-1"
     assert int(headers[b"content-length"]) == len(reply.body)
     answer = Reply(200, b'{"error":1}', [])
-    assert with_request_id(answer, b"r-1") == (200, answer.body, [(b"x-request-id", b"r-1")])
+    assert with_request_id(answer, b"r-1") == Reply(200, answer.body, [(b"x-request-id", b"r-1")])
 
 
 def test_ids_are_the_clients_if_they_are_plain() -> None:

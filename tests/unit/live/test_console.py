@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,18 @@ from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
+from modelless.controller.live.front.console import streams
 from modelless.controller.live.front.console.console import SAMPLES, Console
+from modelless.controller.live.front.console.followed import render_parts, values_of
 from modelless.controller.live.front.console.frontier import draw_frontier, points_of
 from modelless.controller.live.front.console.pages import (
     MOST_ROWS,
     VariantRow,
     now_tables,
-    render_page,
     tiles,
     unmet_rows,
 )
+from modelless.controller.live.front.console.streams import LIFE_TURNS, MOST_OF_ONE, EventStreams
 from modelless.controller.live.haproxy.configuration import OF_PORT, OPERATORS_HEADER
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.settings_revisions import settings_in_force
@@ -35,7 +37,7 @@ from modelless.controller.usecases.home import open_home
 from modelless.variants.vocabulary import Accuracy
 from tests.unit.cli.tiny import PUBLISHED, TASK, add_measurements, add_variants
 
-from .front import INFER, Answer, Front, query, serving
+from .front import INFER, Answer, Front, query, serving, until
 
 HOSTILE = "<script>alert('x')</script>\"&"
 
@@ -50,8 +52,7 @@ def member(name: str, **others: Any) -> dict[str, Any]:
 
 
 def text_of(status: dict[str, Any]) -> str:
-    values: dict[str, Any] = {"tiles": tiles(status, {}), "tables": now_tables(status)}
-    return render_page("live.html", "Now", **values).body.decode()
+    return "".join(text for _, text in render_parts("", values_of("", status, [], {})))
 
 
 def test_now_shows_the_status() -> None:
@@ -115,13 +116,17 @@ def test_the_series_is_of_ten_minutes_and_knows_no_figures_across_a_restart() ->
     console.sample(status(3, 1, 0.2), 1.0)
     console.sample(status(0, 0, 0.0), 2.0)
     assert console.series() == [[1.0, 2.0], [5.0, 5.0], [75.0, None], [50.0, None]]
+    assert console.series(after_s=1.0) == [[2.0], [5.0], [None], [None]]
     for second in range(3, 3 * SAMPLES):
         console.sample(status(0, 0, 0.0), float(second))
     assert [len(column) for column in console.series()] == [SAMPLES - 1] * 4
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[Callable[[Front], Awaitable[None]]], None]:
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Front], Awaitable[None]]], None]:
+    monkeypatch.setattr(streams, "TURN_S", 3600.0)  # tests say when a turn is
     add_variants(tmp_path)
     add_measurements(tmp_path)
     knowledge = read_knowledge(tmp_path, Settings())
@@ -144,7 +149,7 @@ def test_every_page_and_what_it_needs_comes_from_the_gateway_under_a_strict_poli
 ) -> None:
     async def test(front: Front) -> None:
         for path in (
-            *("", "/why", "/frontier", "/policies", "/variants", "/try", "/live"),
+            *("", "/why", "/frontier", "/policies", "/variants", "/try"),
             f"/try?task={TASK.name}",
         ):
             answer = await front.send("GET", f"/console{path}")
@@ -154,9 +159,12 @@ def test_every_page_and_what_it_needs_comes_from_the_gateway_under_a_strict_poli
             assert "unsafe" not in policy
             assert not re.search(r"\sstyle=|\son\w+=|<script>|<style", answer.document)
             for needed in re.findall(
-                r'(?:src|href|data-series|hx-get)="(/[^"]+)"', answer.document
+                r'(?:src|href|data-stream|hx-get)="(/[^"]+)"', answer.document
             ):
-                assert (await front.send("GET", needed)).status == 200, needed
+                found = await front.send("GET", needed)
+                assert found.status == 200, needed
+                is_kept = "immutable" in found.headers["cache-control"]
+                assert is_kept == needed.startswith("/console/assets/"), needed
         assert (await front.send("POST", "/console/variants")).status == 405
         for path in ("none", "assets/none.js", "assets/LICENSE-uPlot.txt", "why/other"):
             assert (await front.send("GET", f"/console/{path}")).status == 404
@@ -211,8 +219,122 @@ def test_the_gateway_counts_no_quote_of_an_unknown_task(run: Run) -> None:
         assert answer.status == 200
         assert "<b>" not in answer.document.partition("<main")[2].replace("<b>cannot", "")
         assert "&lt;b&gt;" in answer.document
-        series = await front.send("GET", "/console/series")
-        assert json.dumps(series.document) == "[[], [], [], []]"
+        async with streaming(front) as (_, first):
+            assert first == [("series", "[[],[],[],[]]")]
+
+    run(test)
+
+
+@asynccontextmanager
+async def streaming(
+    front: Front, page: str = "", headers: str = ""
+) -> AsyncIterator[tuple[asyncio.StreamReader, list[tuple[str, str]]]]:
+    """A reader of a page's stream, and its first events."""
+    reader, writer = await asyncio.open_unix_connection(str(front.path))
+    try:
+        writer.write(f"GET /console/stream?page={page} HTTP/1.1\r\n{headers}\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK"), head
+        assert b"text/event-stream" in head
+        yield reader, await events(reader)
+    finally:
+        writer.close()
+
+
+async def events(reader: asyncio.StreamReader) -> list[tuple[str, str]]:
+    """The events of the next chunk; none at the end of the stream."""
+    size = int(await reader.readline(), 16)
+    text = (await reader.readexactly(size + 2)).decode()
+    return re.findall(r"event: (\w+)\ndata: (.*?)\n\n", text, re.DOTALL)
+
+
+async def turn(front: Front, *readers: asyncio.StreamReader) -> list[list[str]]:
+    """Have the streams take a turn; returns the names of the events that each reader gets."""
+    front.frontend.console.streams.turn()
+    return [[name for name, _ in await events(reader)] for reader in readers]
+
+
+def test_a_stream_brings_what_changes_and_a_sign_of_life_otherwise(run: Run) -> None:
+    async def test(front: Front) -> None:
+        async with streaming(front) as (one, _), streaming(front, "variants") as (other, first):
+            assert first == []
+            assert await turn(front, one, other) == [["tiles", "tables", "series"], ["tables"]]
+            assert await turn(front, one, other) == [[], []]
+            front.statistics["queries"] = {TASK.name: [1, 0, 0.5]}
+            front.statistics["batches"] = {f"{TASK.name}/mean/small@1": [1, 1, 0.5]}
+            assert await turn(front, other) == [["tables"]]
+        assert (await front.send("GET", "/console/stream?page=policies")).status == 404
+
+    run(test)
+
+
+def test_a_stream_ends_when_it_is_old_and_the_connection_serves_on(run: Run) -> None:
+    async def test(front: Front) -> None:
+        async with streaming(front) as (reader, _):
+            for _ in range(LIFE_TURNS):
+                await turn(front, reader)
+            assert await turn(front, reader) == [[]]
+            assert len(front.frontend.console.streams) == 0
+
+    run(test)
+
+
+def test_streams_are_bounded_and_a_client_that_goes_makes_room(run: Run) -> None:
+    async def test(front: Front) -> None:
+        opened = front.frontend.console.streams
+        async with AsyncExitStack() as several:
+            for _ in range(MOST_OF_ONE):
+                await several.enter_async_context(streaming(front))
+            refused = await front.send("GET", "/console/stream?page=")
+            assert refused.status == 429
+            assert f"{MOST_OF_ONE} streams of one key" in refused.document["error"]
+        await until(lambda: len(opened) == 0)
+        async with streaming(front):
+            assert len(opened) == 1
+
+    run(test)
+
+
+class Tab:
+    """A reader of a stream; the test says whether it reads."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.is_whole: bool | None = None
+        self.got: list[bytes] = []
+
+    def write_stream(self, data: bytes) -> None:
+        self.got.append(data)
+
+    def end_stream(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+
+
+def test_a_reader_that_does_not_read_is_dropped() -> None:
+    async def test() -> None:
+        opened = EventStreams(lambda page, send: send([("tiles", "one\ntwo")]))
+        lazy, diligent = Tab(), Tab()
+        for tab in (lazy, diligent):
+            begin = opened.open("", "").begin
+            assert begin is not None
+            begin(tab)
+        lazy.is_slow = True
+        opened.turn()
+        assert (lazy.is_whole, diligent.is_whole, len(opened)) == (False, None, 1)
+        assert len(lazy.got) == 1
+        assert diligent.got[1] == b"22\r\nevent: tiles\ndata: one\ndata: two\n\n\r\n"
+        opened.close()
+        assert diligent.is_whole
+
+    asyncio.run(test())
+
+
+def test_a_gateway_that_drains_ends_its_streams_and_begins_none(run: Run) -> None:
+    async def test(front: Front) -> None:
+        async with streaming(front) as (reader, _):
+            front.frontend.console.close()
+            assert await events(reader) == []
+        assert (await front.send("GET", "/console/stream?page=")).status == 503
 
     run(test)
 

@@ -24,6 +24,7 @@ from modelless.controller.live.haproxy.configuration import (
     has_gateways,
     hold_to_host,
     hold_to_user,
+    keep_console_apart,
     keep_keys_together,
     listen_nowhere,
     log_nothing,
@@ -58,6 +59,7 @@ frontend prometheus
     no log
 frontend http_frontend
     bind 127.0.0.1:8000
+    use_backend http-a if is_http-a
 backend http-a
     log global
     server SERVE_REPLICA_a-Gateway-aaaaaaaa 127.0.0.1:30001 check observe layer4
@@ -85,6 +87,20 @@ def test_servers_with_a_door_go_through_it_and_are_checked_where_serve_listens()
     ) in routed
     assert "SERVE_REPLICA_b-Gateway-cccccccc 127.0.0.1:30002 check" in routed
     assert "SERVE_PROXY-fallback 127.0.0.1:8500 check backup" in routed
+
+
+def test_the_console_has_a_backend_of_its_own_whose_servers_follow_those_of_queries():
+    routed = route_through_doors(WRITTEN, DOORS)
+    apart = keep_console_apart(routed)
+    backend = apart.partition("backend console\n")[2].partition("backend ")[0]
+    assert [line.split() for line in backend.splitlines() if "server" in line] == [
+        ["server", f"SERVE_REPLICA_a-Gateway-{name}", f"unix@/run/{name}.door", "track",
+         f"http-a/SERVE_REPLICA_a-Gateway-{name}", "on-marked-down", "shutdown-sessions"]
+        for name in ("bbbbbbbb", "aaaaaaaa")
+    ]  # fmt: skip
+    rules = [line.split()[1] for line in apart.splitlines() if "use_backend" in line]
+    assert rules == ["console", "http-a"]
+    assert keep_console_apart(WRITTEN) == WRITTEN  # no gateway has a door
 
 
 def test_the_first_door_is_preferred_while_idle_once_a_backend():

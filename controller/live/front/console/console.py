@@ -1,14 +1,19 @@
-"""Answers ``/console``: status, store, quotes, settings; keeps ten minutes of figures."""
+"""Answers ``/console``: status, store, quotes, settings; keeps ten minutes of figures.
+
+What a page shows is collected on the event loop, and the page is made of it aside.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import (
@@ -18,11 +23,16 @@ from modelless.common.errors import (
     OverloadedError,
     StoreError,
 )
-from modelless.controller.api.v2_reply import Headers, Reply, render_json
+from modelless.controller.api.v2_reply import Headers, Reply
 from modelless.controller.history.entries import Told, Wanted, read_entries
 from modelless.controller.history.why import context_of, entry_lines, entry_text, words
+from modelless.controller.live.front.console.followed import (
+    FOLLOWED,
+    render_followed,
+    render_parts,
+    values_of,
+)
 from modelless.controller.live.front.console.forms import read_form, set_token, token_of
-from modelless.controller.live.front.console.frontier import draw_frontier
 from modelless.controller.live.front.console.pages import (
     CANDIDATE_HEADS,
     CHARTS,
@@ -31,14 +41,11 @@ from modelless.controller.live.front.console.pages import (
     UNMET_HEADS,
     VariantRow,
     candidate_rows,
-    now_tables,
     quote_rows,
     receipt_rows,
     render_asset,
     render_page,
-    tiles,
     unmet_rows,
-    variant_tables,
 )
 from modelless.controller.live.front.console.settings import (
     Overview,
@@ -49,6 +56,7 @@ from modelless.controller.live.front.console.settings import (
     simulate,
     simulation_rows,
 )
+from modelless.controller.live.front.console.streams import Event, EventStreams, event_of
 from modelless.controller.live.front.receipt_lookup import look_up_receipt
 from modelless.variants.registry.registry import open_registry
 
@@ -147,56 +155,76 @@ class Console:
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
         self._served: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=_TRAFFIC_S)
         self._working: asyncio.Task[None] | None = None
+        self.streams = EventStreams(self._follow)
+        self._told_s = 0.0
 
-    def answer(self, page: str, path: bytes, headers: Headers, respond: Respond) -> int | None:
+    def close(self) -> None:
+        """End the streams."""
+        self.streams.close()
+
+    def answer(
+        self, page: str, path: bytes, headers: Headers, respond: Respond, owner: str = ""
+    ) -> int | None:
         """Answer a request for a page, ``now`` or one of the others, or for what it needs.
 
+        Args:
+            owner: id of the key; empty for none.
+
         Returns:
-            The number of a read that is under way; None if it was answered at once.
+            The number of a page that is being made; None if it was answered at once.
 
         Raises:
             NotFoundError: there is no such page.
         """
         asked = read_form(path.partition(b"?")[2])
-        if page == "why" and "find" in asked and self._home is not None:
-            show = partial(self._tell_search, asked, respond)
-            self._work(partial(_search, self._home, asked), show)
-            return None
+        if page == "why":
+            return self._why(asked, respond)
         if page == "policies":
             return self._show_settings(respond, headers, done=asked.get("done", "")[:20])
-        if page == "why" and self._home is not None:
-            receipt_id = asked.get("receipt", "").strip()[:160]
-            read = partial(read_story, self._home, receipt_id)
-            return self._set_aside(read, partial(self._tell, receipt_id), respond)
-        if page == "why":
-            self._show_story(respond, problem="")
-        elif page == "series":
-            respond(render_json(self.series()))
-        elif page == "variants":
-            found = variant_tables(self._status(), self._variants())
-            respond(render_page("tables.html", "Variants", tables=found))
-        elif page == "frontier":
-            drawn = draw_frontier(self._status(), self._variants(), self.traffic())
-            respond(render_page("frontier.html", "Frontier", **drawn))
-        elif page == "try":
-            token = token_of(headers)
-            shown = self._try(asked, token)
-            respond(shown._replace(headers=[*shown.headers, set_token(token)]))
-        elif page in ("", "live"):
-            status = self._status()
-            accuracies = {row.variant_id: row.accuracy.percent for row in self._variants()}
-            template = "live.html" if page else "now.html"
-            values: dict[str, Any] = {
-                "tiles": tiles(status, accuracies),
-                "tables": now_tables(status),
-            }
-            respond(render_page(template, "Now", charts=CHARTS, **values))
-        else:
-            asset = render_asset(page.removeprefix("assets/"))
-            if asset is None:
-                raise NotFoundError(f"the console has no page {page!r:.80}")
-            respond(asset)
+        if page == "try":
+            return self._try(asked, token_of(headers), respond)
+        if page in FOLLOWED:
+            return self._make(self._page(page), respond)
+        if page == "stream" and (shown := asked.get("page", "")) in FOLLOWED:
+            first = () if shown else [event_of("series", self.series())]
+            respond(self.streams.open(shown, owner, first))
+            return None
+        asset = render_asset(page.removeprefix("assets/"), asked.get("v", ""))
+        if asset is None:
+            raise NotFoundError(f"the console has no page {page!r:.80}")
+        respond(asset)
         return None
+
+    def _page(self, page: str) -> Callable[[], Reply]:
+        """Collect what a page shows now that a stream follows; returns what renders it."""
+        status, variants, traffic = self._status(), self._variants(), self.traffic()
+        return lambda: render_followed(page, values_of(page, status, variants, traffic))
+
+    def _follow(self, page: str, send: Callable[[Iterable[Event]], None]) -> None:
+        """Have the parts of a page rendered for its stream."""
+        status, variants, traffic = self._status(), self._variants(), self.traffic()
+
+        def render() -> list[Event]:
+            values = values_of(page, status, variants, traffic)
+            return list(render_parts(page, values))
+
+        def tell(_: Respond, parts: list[Event]) -> int:
+            if not page:
+                parts.append(event_of("series", self.series(after_s=self._told_s)))
+                self._told_s = self._samples[-1].at_s if self._samples else 0.0
+            send(parts)
+            return 0
+
+        self._set_aside(render, tell, lambda _: None)
+
+    def _make(self, make: Callable[[], Reply], respond: Respond) -> int:
+        """Have a page rendered aside."""
+
+        def show(respond: Respond, page: Reply) -> int:
+            respond(page)
+            return 0
+
+        return self._set_aside(make, show, respond)
 
     def sample(self, status: Mapping[str, Any], at_s: float) -> None:
         """Keep the figures of a status for the charts.
@@ -220,10 +248,12 @@ class Console:
             )
         )
 
-    def series(self) -> list[list[float | None]]:
+    def series(self, after_s: float = 0.0) -> list[list[float | None]]:
         """Times, seconds since 1970, and for each the values of ``CHARTS``; None where unknown."""
         columns: list[list[float | None]] = [[] for _ in range(1 + len(CHARTS))]
-        for before, now in zip(self._samples, list(self._samples)[1:], strict=False):
+        for before, now in pairwise(self._samples):
+            if now.at_s <= after_s:
+                continue
             ended, served = now.ended - before.ended, now.served - before.served
             attained = 100.0 * (now.in_time - before.in_time) / ended if ended > 0 else None
             took_ms = 1e3 * (now.took_s - before.took_s) / served if served > 0 else None
@@ -251,47 +281,37 @@ class Console:
         """
         if self._home is None:
             raise NotFoundError("this gateway has no store to keep settings in")
-        home = self._home
+        home, show = self._home, partial(_render_settings, self._home, token_of(headers), form)
         if form.get("do") == "simulate":
-
-            def show(found: Mapping[str, Any] | Exception) -> None:
-                self._show_settings(respond, headers, form=form, outcome=found)
-
-            self._work(partial(simulate, home, form), show)
+            self._work(lambda: show(simulate(home, form)), show, respond)
             return None
 
-        def change() -> int | str:
+        def change() -> Reply:
             try:
-                return act(home, form, by).number
+                where = f"/console/policies?done={act(home, form, by).number}".encode()
             except ModellessError as error:  # shown on the page, beside what was filled in
-                return str(error)
+                return show(error)
+            return Reply(303, b"", [(b"location", where), (b"content-length", b"0")])
 
-        def tell(respond: Respond, made: int | str) -> int:
-            if isinstance(made, int):
-                where = f"/console/policies?done={made}".encode()
-                respond(Reply(303, b"", [(b"location", where), (b"content-length", b"0")]))
-            else:
-                self._show_settings(respond, headers, form=form, outcome=ModellessError(made))
-            return 0
-
-        return self._set_aside(change, tell, respond)
+        return self._make(change, respond)
 
     def infer(self, form: Mapping[str, str], picture: bytes, respond: Respond) -> None:
         """Ask a real query with a picture or a text, and answer with its story."""
         if self._home is None:
             raise NotFoundError("this gateway has no home, so it cannot ask itself")
 
-        def show(found: Mapping[str, Any] | Exception) -> None:
-            is_error = isinstance(found, Exception)
-            answer = None if isinstance(found, Exception) else found
-            problem = str(found) if is_error else ""
-            status = 400 if is_error else 200
-            respond(render_page("answer.html", "Answer", status, answer=answer, problem=problem))
+        home = self._home
+        show = partial(render_page, "answer.html", "Answer")
+        self._work(
+            lambda: show(answer=infer(home, form, picture), problem=""),
+            lambda error: show(400, answer=None, problem=str(error)),
+            respond,
+        )
 
-        self._work(partial(infer, self._home, form, picture), show)
-
-    def _work(self, work: Callable[[], Any], show: Callable[[Any], None]) -> None:
-        """Have a process do what takes seconds, one at a time, and show its result or error.
+    def _work(
+        self, make: Callable[[], Reply], refuse: Callable[[Exception], Reply], respond: Respond
+    ) -> None:
+        """Have a page made that takes seconds, one at a time; ``refuse`` makes one of an error.
 
         Raises:
             OverloadedError: another is at work.
@@ -301,83 +321,36 @@ class Console:
 
         async def go_on() -> None:
             try:
-                found = await asyncio.to_thread(work)
+                page = await asyncio.to_thread(make)
             except Exception as error:  # noqa: BLE001  (it is shown)
-                found = error
-            show(found)
+                page = await asyncio.to_thread(refuse, error)
+            respond(page)
 
         self._working = asyncio.get_running_loop().create_task(go_on())
 
-    def _show_settings(
-        self,
-        respond: Respond,
-        headers: Headers,
-        *,
-        form: Mapping[str, str] | None = None,
-        outcome: Mapping[str, Any] | Exception | None = None,
-        done: str = "",
-    ) -> int:
+    def _show_settings(self, respond: Respond, headers: Headers, *, done: str = "") -> int:
         token = token_of(headers)
-
-        def render(respond: Respond, overview: Overview) -> int:
-            is_error = isinstance(outcome, Exception)
-            page = render_page(
-                "policies.html",
-                "Policies",
-                status=400 if is_error else 200,
-                overview=overview,
-                form=form or {},
-                token=token,
-                done=done if done.isdigit() else "",
-                problem=str(outcome) if is_error else overview.problem,
-                simulated=None if is_error else outcome,
-                rows=simulation_rows(outcome) if isinstance(outcome, Mapping) else (),
-            )
-            respond(page._replace(headers=[*page.headers, set_token(token)]))
-            return 0
-
-        if self._home is None:
-            return render(respond, Overview((), 0, (), "this gateway has no store"))
-        return self._set_aside(partial(read_overview, self._home), render, respond)
-
-    def _tell_search(
-        self, asked: Mapping[str, str], respond: Respond, found: Mapping[str, Any] | Exception
-    ) -> None:
-        is_error = isinstance(found, Exception)
-        receipts = () if isinstance(found, Exception) else found["receipts"]
-        self._show_story(
+        return self._make(
+            partial(_render_settings, self._home, token, done=done if done.isdigit() else ""),
             respond,
-            asked=asked,
-            problem=str(found) if is_error else "",
-            found=None if is_error else receipt_rows(receipts),
-            unmet=unmet_rows(receipts),
         )
 
-    def _tell(self, receipt_id: str, respond: Respond, story: Story) -> int:
-        self._show_story(respond, story, receipt=receipt_id, problem=story.problem)
-        return 0
-
-    def _show_story(self, respond: Respond, story: Story = _NO_STORY, **values: Any) -> None:
-        rows = [
-            (
-                told.at.strftime("%H:%M:%S"),
-                told.entry.kind,
-                told.entry.subject,
-                entry_text(told.entry),
+    def _why(self, asked: Mapping[str, str], respond: Respond) -> int | None:
+        home, recent = self._home, list(self._recent())
+        show = partial(_render_story, recent)
+        if home is None:
+            return self._make(show, respond)
+        if "find" in asked:
+            self._work(
+                lambda: show(asked=asked, receipts=_search(home, asked)["receipts"]),
+                lambda error: show(asked=asked, problem=str(error)),
+                respond,
             )
-            for told in story.timeline
-        ]
-        shown = {
-            "receipt": "", "asked": {}, "found": None, "unmet": (), **values,
-            "story": story.lines, "candidates": candidate_rows(story.receipt or {}),
-            "recent": self._recent(), "timeline": rows,
-        }  # fmt: skip
-        heads: dict[str, Any] = {
-            "candidate_heads": CANDIDATE_HEADS, "receipt_heads": RECEIPT_HEADS,
-        }  # fmt: skip
-        respond(render_page("why.html", "Why", **heads, unmet_heads=UNMET_HEADS, **shown))
+            return None
+        receipt_id = asked.get("receipt", "").strip()[:160]
+        return self._make(lambda: show(read_story(home, receipt_id), receipt=receipt_id), respond)
 
-    def _try(self, asked: Mapping[str, str], token: str) -> Reply:
+    def _try(self, asked: Mapping[str, str], token: str, respond: Respond) -> int:
         scopes = list(self._scopes())
         form = {
             "task": asked.get("task", scopes[0] if scopes else ""),
@@ -391,21 +364,92 @@ class Console:
                 quote = self._quote(_quote_body(form))
             except ModellessError as error:
                 problem = str(error)
-        return render_page(
-            "try.html",
-            "Try it",
-            token=token,
-            form=form,
-            scopes=scopes,
-            quote=quote,
-            problem=problem,
-            candidate_heads=QUOTE_HEADS,
-            candidates=quote_rows(quote) if quote else [],
-            nearest=[
-                ["; ".join(f"{name} {value:.4g}" for name, value in limits.items())]
-                for limits in (quote or {}).get("nearest_limits", ())
-            ],
-        )
+        return self._make(partial(_render_try, token, form, scopes, quote, problem), respond)
+
+
+def _render_settings(
+    home: Path | None,
+    token: str,
+    form: Mapping[str, str] = MappingProxyType({}),
+    outcome: Mapping[str, Any] | Exception | None = None,
+    done: str = "",
+) -> Reply:
+    """The page *Policies*: what came of a form, settings in force and revisions. Blocks."""
+    if home is None:
+        overview = Overview((), 0, (), "this gateway has no store")
+    else:
+        overview = read_overview(home)
+    is_error = isinstance(outcome, Exception)
+    page = render_page(
+        "policies.html",
+        "Policies",
+        status=400 if is_error else 200,
+        overview=overview,
+        form=form,
+        token=token,
+        done=done,
+        problem=str(outcome) if is_error else overview.problem,
+        simulated=None if is_error else outcome,
+        rows=simulation_rows(outcome) if isinstance(outcome, Mapping) else (),
+    )
+    return page._replace(headers=[*page.headers, set_token(token)])
+
+
+def _render_story(
+    recent: Sequence[tuple[str, str]],
+    story: Story = _NO_STORY,
+    *,
+    receipt: str = "",
+    asked: Mapping[str, str] = MappingProxyType({}),
+    receipts: Sequence[Mapping[str, Any]] | None = None,
+    problem: str = "",
+) -> Reply:
+    """The page *Why*."""
+    rows = [
+        (told.at.strftime("%H:%M:%S"), told.entry.kind, told.entry.subject, entry_text(told.entry))
+        for told in story.timeline
+    ]
+    return render_page(
+        "why.html",
+        "Why",
+        candidate_heads=CANDIDATE_HEADS,
+        receipt_heads=RECEIPT_HEADS,
+        unmet_heads=UNMET_HEADS,
+        receipt=receipt,
+        asked=asked,
+        found=None if receipts is None else receipt_rows(receipts),
+        unmet=unmet_rows(receipts or ()),
+        problem=problem or story.problem,
+        story=story.lines,
+        candidates=candidate_rows(story.receipt or {}),
+        recent=recent,
+        timeline=rows,
+    )
+
+
+def _render_try(
+    token: str,
+    form: Mapping[str, str],
+    scopes: Sequence[str],
+    quote: Mapping[str, Any] | None,
+    problem: str,
+) -> Reply:
+    page = render_page(
+        "try.html",
+        "Try it",
+        token=token,
+        form=form,
+        scopes=scopes,
+        quote=quote,
+        problem=problem,
+        candidate_heads=QUOTE_HEADS,
+        candidates=quote_rows(quote) if quote else [],
+        nearest=[
+            ["; ".join(f"{name} {value:.4g}" for name, value in limits.items())]
+            for limits in (quote or {}).get("nearest_limits", ())
+        ],
+    )
+    return page._replace(headers=[*page.headers, set_token(token)])
 
 
 def _search(home: Path, asked: Mapping[str, str]) -> Mapping[str, Any]:
