@@ -45,7 +45,8 @@ _BODY_LENGTH = b"content-length"
 _TRACE = b"traceparent"
 _CACHE_CONTROL = b"cache-control"
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
-_LENGTH = re.compile(rb"[0-9]{1,12}")
+_MOST_DIGITS = 12
+"""Of a length."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
 
@@ -189,7 +190,8 @@ def decode_body(
 
 
 def _read_length(name: bytes, value: bytes) -> int:
-    if not _LENGTH.fullmatch(value.strip()):
+    digits = value.strip()
+    if not digits.isdigit() or len(digits) > _MOST_DIGITS:
         raise invalid(name.decode(), value.decode("latin-1"), "a whole number of bytes")
     return int(value)
 

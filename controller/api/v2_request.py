@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -259,7 +260,10 @@ def read_parameters(
             raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
         elif key == "priority":
             own[key] = as_whole(value)
-    return SLO(**{**slos.get(name, _NO_PARAMETERS), **own}), tenant, others
+    return _check_slo(**{**slos.get(name, _NO_PARAMETERS), **own}), tenant, others
+
+
+_check_slo = lru_cache(maxsize=256, typed=True)(SLO)  # most queries name the same limits
 
 
 def _read_inputs(

@@ -102,7 +102,10 @@ class ClassOutput:
         if not self.has_scores:
             return values.reshape(-1).astype(np.int64)
         best: NDArray[np.int64] = values.argmax(axis=1)  # the first that is no number, if one is
-        if not any(math.isnan(values.item(*place)) for place in enumerate(best.tolist())):
+        for row, place in enumerate(best.tolist()):
+            if math.isnan(values.item(row, place)):
+                break
+        else:
             return best
         is_none = np.isnan(values)
         best = np.where(is_none, -np.inf, values).argmax(axis=1)

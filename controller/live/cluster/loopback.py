@@ -106,7 +106,8 @@ def ray_environment(
         "PYTHONSAFEPATH": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_SERVE_LOG_TO_STDERR": "0",
-        # Nobody reads these reports here, and the daemons make them even when nothing happens.
+        # Nobody reads these reports here, and they are made even when nothing happens.
+        "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
         "RAY_event_stats": "0",
         "RAY_task_events_report_interval_ms": "0",
         "RAY_raylet_report_resources_period_milliseconds": "1000",

@@ -172,7 +172,7 @@ class Access:
 
     def sees(self, scope: str, key: Key | None) -> bool:
         """Whether a task, or what is in it, is not another tenant's."""
-        owners = self._owners.get(task_of(scope))
+        owners = self._owners.get(task_of(scope)) if self._owners else None
         return owners is None or (key is not None and (key.tenant in owners or key.is_admin))
 
     @property
