@@ -302,7 +302,21 @@ class Cluster:
         world.note("fault", item)
         length_s, value, target = item.length_s, item.value, item.target
         process = self.find(target) if item.kind in ("crash", "hang", "slow") else None
+        spells = {
+            "slow": (process, "slow", 1.0),
+            "lossy": (network, "loss", 0.0),
+            "repeats": (network, "repeat", 0.0),
+            "late messages": (network, "spike", 0.0),
+            "store away": (store, "is_away", False),
+        }
         match item.kind:
+            case "slow" if process is None:
+                pass
+            case kind if kind in spells:
+                owner, name, usual = spells[kind]
+                setattr(owner, name, value or True)
+                yield length_s
+                setattr(owner, name, usual)
             case "load":
                 yield from self._ask_for_a_while(item, world.rng("load", item.at_s))
             case "crash":  # of those that load, resize, start or leave, the first one that does
@@ -313,10 +327,6 @@ class Cluster:
                 self.crash(process)
             case "hang" if process is not None:
                 process.hang(length_s)
-            case "slow" if process is not None:
-                process.slow = value
-                yield length_s
-                process.slow = 1.0
             case "cut":
                 ends = [self.find(each) for each in target.split("|")]
                 if None not in ends and ends[0] is not ends[1]:
@@ -333,22 +343,6 @@ class Cluster:
                 shares[target] = value
                 yield length_s
                 shares.pop(target, None)
-            case "lossy":
-                network.loss = value
-                yield length_s
-                network.loss = 0.0
-            case "repeats":
-                network.repeat = value
-                yield length_s
-                network.repeat = 0.0
-            case "late messages":
-                network.spike = value
-                yield length_s
-                network.spike = 0.0
-            case "store away":
-                store.is_away = True
-                yield length_s
-                store.is_away = False
             case "upgrade":  # of the control process first, then of the members
                 self.crash(self.find("control"))
                 self.serve.upgrade()

@@ -14,12 +14,11 @@ from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import (
     Accuracy,
     DeviceClass,
-    Engine,
     Placement,
-    Precision,
     Provenance,
     Variant,
 )
+from tests.builders import make_variant
 
 MIB = 1 << 20
 MAX_BATCH = 4
@@ -97,20 +96,6 @@ class Knowledge:
     facts: tuple[VariantFacts, ...]
 
 
-def _make_variant(variant_id: str) -> Variant:
-    name, _, version = variant_id.partition("@")
-    return Variant(
-        *name.split("/"),
-        version=int(version),
-        precision=Precision.FP32,
-        resolution_px=None,
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
-        artifact_bytes=1,
-        accuracy=Accuracy(accuracy(name), "top-1", Provenance.PUBLISHED, "a test"),
-    )
-
-
 def _make_facts(variant: Variant, profiled: float) -> VariantFacts:
     where = {name: Placement(variant.id, name) for name in CLASSES}
     sizes = range(1, MAX_BATCH + 1)
@@ -129,6 +114,9 @@ def _make_facts(variant: Variant, profiled: float) -> VariantFacts:
 def knowledge_of(newest: int, profiled: float) -> Knowledge:
     """Return all versions up to a number; ``profiled`` as in ``Setup``."""
     ids = [f"{name}@{n}" for name, all_of in VERSIONS.items() for n in all_of if n <= newest]
-    variants = {each: _make_variant(each) for each in ids}
+    stated = {
+        each: Accuracy(accuracy(each), "top-1", Provenance.PUBLISHED, "a test") for each in ids
+    }
+    variants = {each: make_variant(each, accuracy=stated[each]) for each in ids}
     facts = tuple(_make_facts(each, profiled) for each in variants.values())
     return Knowledge(variants, facts)
