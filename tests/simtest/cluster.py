@@ -99,7 +99,7 @@ class Serve:
     def _tell(self, gateway: Gateway, number: int, names: frozenset[str]) -> None:
         if number > self._routes.get(gateway.name, (0,))[0]:
             self._routes[gateway.name] = number, names
-            gateway.tell_of_others()
+            gateway.inputs.tell_of_others()
 
     def reconcile(self) -> Task:
         """Look after the members, again and again."""

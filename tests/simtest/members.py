@@ -7,7 +7,7 @@ They say and do the same as ``live/front/gateway``, ``live/front/remote_workers`
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -27,12 +27,12 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import Complete, Execute, Refuse, WorkerReport
 from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.trials import TrialArms
+from modelless.controller.live.front.dispatcher_inputs import DispatcherInputs, report_fields
 from modelless.controller.live.orders import Orders
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
-from modelless.variants.estimates import Load
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
@@ -440,15 +440,12 @@ class Gateway(Member):
         self.open: dict[int, Asked] = {}
         self.taken: list[Asked] = []
         self.counted: Counter[str] = Counter()  # outcomes that its reports told of
-        self.directory: dict[str, WorkerReport] = {}
-        self._shares: Mapping[str, Mapping[Placement, float]] = {}
-        self._starting_s: Mapping[str, float] = {}
         self._is_at_rest = False
         self._refreshed_s = self.now_s
-        self._busy_neighbours = 0.0
         self._wake: Timer | None = None
         self._wake_s = inf
         self._gone: dict[str, float] = {}
+        self.inputs = DispatcherInputs(self.decide, self.arms, self, lambda: self.now_s)
 
     def start(self) -> None:
         self.on_device_change()
@@ -521,7 +518,7 @@ class Gateway(Member):
             self.device.run(batch_id, variant_id, items, done)
             return
         expected_s, patience_s = self.dispatcher.patience(batch_id, self.now_s)
-        if worker_id not in self.cluster.serve.routable(self):
+        if not self.reaches(worker_id):
             self.after(0.0, partial(done, GoneError(worker_id)))
             return
         expected_s = max(expected_s - self.cluster.setup.hop_s, 0.0)
@@ -535,9 +532,8 @@ class Gateway(Member):
         if isinstance(result, TurnedBack):
             if worker_id == self.name:
                 self.on_device_change()
-            elif result.holds is not None and worker_id in self.directory:
-                self.directory[worker_id] = result.holds
-                self.tell_of_others()
+            elif result.holds is not None:
+                self.inputs.correct(result.holds)
             event: Any = dispatch.BatchReturned(batch_id, others_s)
         elif isinstance(result, Ran):
             others_s *= worker_id != self.name
@@ -560,9 +556,9 @@ class Gateway(Member):
                 self.decide(dispatch.Tick())
             if self.now_s - self._refreshed_s >= 1.0:
                 self._refreshed_s = self.now_s
-                self._tell_load()
+                self.inputs.tell_load()
                 self.on_device_change()
-                self.tell_of_others()
+                self.inputs.tell_of_others()
             yield TICK_S if dispatcher.open_queries else IDLE_TICK_S
 
     def _wake_at(self, at_s: float) -> None:
@@ -581,25 +577,16 @@ class Gateway(Member):
 
     def for_report(self) -> dict[str, Any]:
         dispatcher = self.dispatcher
-        counters = dispatcher.take_counters()
-        self.counted.update(counters.outcomes)
+        fields = report_fields(dispatcher)
+        self.counted.update(fields["outcomes"])
         is_urgent, self._is_urgent = self._is_urgent, False
         of_device = {"state": None}
         if self.device is not None:
             of_device = self.device.for_report(dispatcher.in_use(self.name))
         return {
             **of_device,
-            "arrivals": counters.arrivals,
-            "unmet": counters.unmet,
-            "outcomes": counters.outcomes,
-            "served": counters.served,
-            "kinds": counters.kinds,
-            "held": dispatcher.held,
-            "open_queries": dispatcher.open_by_scope(),
-            "queued": dispatcher.queued,
+            **fields,
             "trials": self.arms.take_counts(),
-            "meters": counters.meters,
-            "quarantined": {name: str(sign) for name, sign in dispatcher.quarantined.items()},
             "is_urgent": is_urgent,
         }
 
@@ -624,57 +611,36 @@ class Gateway(Member):
         return self.dispatcher.open_queries > 0
 
     def obey(self, orders: Orders) -> None:
-        self._busy_neighbours = orders.busy_neighbours
         if self.device is not None:
             self.device.obey(orders, self.dispatcher.in_use(self.name))
-        if orders.shares != self._shares and (orders.shares or orders.is_settled):
-            self._shares = orders.shares
-            self._advise()
-        directory = {report.worker_id: report for report in orders.directory}
-        if orders.starting_s != self._starting_s:
-            self._starting_s = orders.starting_s
-            self._tell_load()
         self._is_at_rest = orders.is_at_rest
-        if not orders.is_settled:
-            directory = self.directory | directory
-        self._gone = {name: until for name, until in self._gone.items() if self.now_s < until}
-        for gone in directory.keys() & self._gone.keys():
-            del directory[gone]
-        for gone in [name for name in self.directory if name not in directory]:
-            self.decide(dispatch.WorkerLost(gone))
-        self.directory = directory
-        self.tell_of_others()
+        self.inputs.obey(orders)
 
-    def tell_of_others(self) -> None:
-        """Pass on what the directory and Serve's routers say."""
-        routable = self.cluster.serve.routable(self)
-        hop_s = self.cluster.setup.hop_s
-        for report in list(self.directory.values()):
-            if report.worker_id not in routable:
-                report = report._replace(variant_ids=())
-            self._tell(report, hop_s, hop_s)
+    # -- the way to other workers ---------------------------------------------------------------
 
-    def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
-        report = report._replace(variant_ids=self.service.serving(report.variant_ids), hop_s=hop_s)
-        self.decide(dispatch.WorkerReported(report, lead_s))
+    def reaches(self, worker_id: str) -> bool:
+        """Whether Serve's routers here know the worker."""
+        return worker_id in self.cluster.serve.routable(self)
 
-    def _tell_load(self) -> None:
-        load = Load(self._busy_neighbours, self.now_s)
-        self.decide(dispatch.LoadChanged(load, self._starting_s))
+    def still_there(self, worker_ids: Collection[str]) -> set[str]:
+        """Return the workers that were not found gone lately."""
+        return {each for each in worker_ids if self.now_s >= self._gone.get(each, -inf)}
 
-    def _advise(self) -> None:
-        self.decide(dispatch.Advised(self.arms.add_arms(self._shares)))
+    def hop_s(self, worker_id: str) -> float:
+        """Return the time that a batch travels, seconds."""
+        return self.cluster.setup.hop_s
 
     def on_service(self, service: Service) -> None:
         was_gone = self.service.gone
         super().on_service(service)
+        self.inputs.service = service
         self.arms.set_trials(service.trials)
         self.on_device_change()
-        self.tell_of_others()
+        self.inputs.tell_of_others()
         if service.gone != was_gone:
             self.on_knowledge()
-        if self._shares:
-            self._advise()
+        if self.inputs.shares:
+            self.inputs.advise()
 
     def on_knowledge(self) -> None:
         known, gone = self.knowledge.variants, self.service.gone
@@ -683,4 +649,4 @@ class Gateway(Member):
 
     def on_device_change(self) -> None:
         if self.device is not None:
-            self._tell(self.device.report(), 0.0)
+            self.inputs.tell(self.device.report(), 0.0)

@@ -23,21 +23,17 @@ from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import (
     AccuraciesRevised,
-    Advised,
     BatchReturned,
     CatalogChanged,
-    LoadChanged,
     ShutDown,
     Tick,
-    WorkerLost,
-    WorkerReport,
-    WorkerReported,
 )
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.collector import Collector
 from modelless.controller.live.front.console.pages import VariantRow
+from modelless.controller.live.front.dispatcher_inputs import DispatcherInputs, report_fields
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.interfaces import Respond, RunBatch
@@ -57,7 +53,7 @@ from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.registry.versions import name_of
 from modelless.variants.runtimes.resident_memory import resident_bytes
-from modelless.variants.vocabulary import DeviceClass, Placement
+from modelless.variants.vocabulary import DeviceClass
 
 _T = TypeVar("_T")
 
@@ -237,15 +233,13 @@ class Gateway:
         self._successor = successor or Successor()
         self._reported_s = self._handed_s = time.monotonic()
         self._own, self._told_own_s = Overhead(0.0, OWN_TIME_LEARNT, time.monotonic), 0.0
-        self._busy_neighbours = 0.0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._directory: dict[str, WorkerReport] = {}
-        self._shares: Mapping[str, Mapping[Placement, float]] = {}
-        self._starting_s: Mapping[str, float] = {}
-        self._service = Service()
+        self._inputs = DispatcherInputs(
+            self.frontend.decide, self._desk.arms, remote, time.monotonic
+        )
         self._follower = VersionFollower(
             knowledge, reread, control.versions, self._on_service, self._on_knowledge
         )
@@ -253,7 +247,7 @@ class Gateway:
     def start(self) -> None:
         """Begin to tick, and to exchange reports for orders with the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
-        self._remote.start(self._tell_of_others)
+        self._remote.start(self._inputs.tell_of_others)
         sys.setswitchinterval(0.0001)  # a finished batch must not wait for the loop's 5 ms
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
@@ -331,9 +325,8 @@ class Gateway:
         self, batch_id: int, result: Ran | TurnedBack | Exception, lost: bool
     ) -> None:
         if isinstance(result, TurnedBack):
-            if result.holds is not None and result.holds.worker_id in self._directory:
-                self._directory[result.holds.worker_id] = result.holds
-                self._tell_of_others()  # else the batch would be sent there again
+            if result.holds is not None:
+                self._inputs.correct(result.holds)  # else the batch would be sent there again
             self.frontend.decide(BatchReturned(batch_id, result.others_s))
         elif isinstance(result, Ran):
             self.frontend.on_batch_done(
@@ -360,9 +353,9 @@ class Gateway:
                     self.frontend.decide(Tick())
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
-                    self._tell_load()
+                    self._inputs.tell_load()
                     self._on_device_change()  # again: dispatch forgets a worker that seems lost
-                    self._tell_of_others()
+                    self._inputs.tell_of_others()
                     for log in self._logs:
                         log.log_new(self._dispatcher.receipts)
                     collector.collect(now_s, is_idle=not self._dispatcher.open_queries)
@@ -450,21 +443,13 @@ class Gateway:
     def _report(self) -> MemberReport:
         now_s = time.monotonic()
         interval_s, self._reported_s = now_s - self._reported_s, now_s
-        counters = self._dispatcher.take_counters()
         return MemberReport(
             member_id=self.gateway_id,
             is_gateway=True,
             state=self._state(),
             failed_loads=dict(self._device.failed_loads) if self._device is not None else {},
             interval_s=interval_s,
-            arrivals=counters.arrivals,
-            unmet=counters.unmet,
-            outcomes=counters.outcomes,
-            served=counters.served,
-            kinds=counters.kinds,
-            held=self._dispatcher.held,
-            open_queries=self._dispatcher.open_by_scope(),
-            queued=self._dispatcher.queued,
+            **report_fields(self._dispatcher),
             resident_bytes=resident_bytes(),
             tasks=len(asyncio.all_tasks()),
             host=platform.node(),
@@ -473,8 +458,6 @@ class Gateway:
             trials=self._desk.arms.take_counts(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
-            meters=counters.meters,
-            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
             replica=self._successor.replica,
             replies=self.frontend.take_replies(),
@@ -485,69 +468,29 @@ class Gateway:
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
         self.frontend.console.sample(orders.status, time.time())
-        self._busy_neighbours = orders.busy_neighbours
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
-        if orders.shares != self._shares and (orders.shares or orders.is_settled):
-            self._shares = orders.shares
-            self._advise()
         self._desk.obey(orders)
         self._access.books.note_others(orders.tenants)
-        directory = {report.worker_id: report for report in orders.directory}
-        if orders.starting_s != self._starting_s:  # before it is ready for want of work
-            self._starting_s = orders.starting_s
-            self._tell_load()
         self.frontend.is_at_rest = orders.is_at_rest
-        if not orders.is_settled:
-            directory = self._directory | directory
-        for gone in directory.keys() - self._remote.still_there(directory):
-            del directory[gone]
-        for gone in self._directory.keys() - directory.keys():
-            self.frontend.decide(WorkerLost(gone))
-        self._directory = directory
-        self._tell_of_others()
-
-    def _tell_of_others(self) -> None:
-        """Report the pools' workers to the dispatcher: what they serve, and the time of a hop.
-
-        A worker that is out of reach holds nothing.
-        """
-        for report in self._directory.values():
-            worker_id = report.worker_id
-            if not self._remote.reaches(worker_id):
-                report = report._replace(variant_ids=())
-            hop_s = self._remote.hop_s(worker_id)
-            self._tell(report, hop_s, lead_s=hop_s)
-
-    def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
-        serving = self._service.serving(report.variant_ids)
-        report = report._replace(variant_ids=serving, hop_s=hop_s)
-        self.frontend.decide(WorkerReported(report, lead_s))
-
-    def _tell_load(self) -> None:
-        """Tell the dispatcher the load, and how soon scaling has new workers."""
-        load = Load(self._busy_neighbours, time.monotonic())
-        self.frontend.decide(LoadChanged(load, self._starting_s))
-
-    def _advise(self) -> None:
-        self.frontend.decide(Advised(self._desk.arms.add_arms(self._shares)))
+        self._inputs.obey(orders)
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; batches on others still end."""
-        was, self._service = self._service, service
+        was, self._inputs.service = self._inputs.service, service
         if service.revision != self._successor.revision:
             self.change_settings(service.revision, service.changes)
         if service.accuracies_percent != was.accuracies_percent:
             self.frontend.decide(AccuraciesRevised(service.accuracies_percent))
         self._serve()
         self._on_device_change()
-        self._tell_of_others()
+        self._inputs.tell_of_others()
         # Last: no worker serves them any more. (Nothing ever served what is gone from the start.)
         if was.token and service.gone != was.gone:
             self._tell_catalog("variants were retired")
-        if self._shares:
-            self._advise()
+        if self._inputs.shares:
+            self._inputs.advise()
 
     def change_settings(self, revision: int, changes: Mapping[str, Any]) -> None:
         """Go by a revision of the settings; one that does not fit changes nothing."""
@@ -567,7 +510,7 @@ class Gateway:
         self.frontend.change(settings)
         was, now = before.policies, settings.policies
         if (was.selection, was.explore, was.advisory) != (now.selection, now.explore, now.advisory):
-            shares = self._desk.arms.add_arms(self._shares)
+            shares = self._desk.arms.add_arms(self._inputs.shares)
             self.frontend.decide(selection._replace(shares=shares))
         self._pace.hurry()  # to report it
 
@@ -579,14 +522,14 @@ class Gateway:
         self._serve()
 
     def _serve(self) -> None:
-        served = self._knowledge.served_by(self._service)
+        served = self._knowledge.served_by(self._inputs.service)
         self.frontend.names.servable = served.servable()
-        self.frontend.serve(self._service, served.catalog)
+        self.frontend.serve(self._inputs.service, served.catalog)
 
     def _tell_catalog(self, change: str) -> None:
         if self._tape is not None:
             self._tape.cut(change)
-        knowledge, gone = self._knowledge, self._service.gone
+        knowledge, gone = self._knowledge, self._inputs.service.gone
         variants = {
             name: each for name, each in knowledge.catalog.versions.items()
             if name_of(name) not in gone
@@ -598,4 +541,4 @@ class Gateway:
         if self._device is not None:
             if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
                 self._told_own_s = self._own.seconds
-            self._tell(self._device.report(), self._told_own_s)
+            self._inputs.tell(self._device.report(), self._told_own_s)
