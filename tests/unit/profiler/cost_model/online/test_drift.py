@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.online.corrections import ShiftDetector
 from modelless.profiler.cost_model.online.settings import ShiftSettings
+from modelless.profiler.cost_model.online.shift_detector import ShiftDetector
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
 
