@@ -74,6 +74,15 @@ class HttpSettings(_Section):
         return f"{scheme}://{self.host}:{self.port}"
 
     @property
+    def chosen_ports(self) -> list[tuple[str, int]]:
+        """Where it listens by choice: (host, port) for clients, and for operators if they have one.
+
+        Without one of their own operators come in on a port of loopback that changes.
+        """
+        of_operators = [(self.operators_host, self.operators_port)] if self.operators_port else []
+        return [(self.host, self.port), *of_operators]
+
+    @property
     def has_one_port(self) -> bool:
         """Whether operators use the clients' port, which nobody else's machine reaches."""
         return self.operators_port is None and is_loopback(self.host)

@@ -7,7 +7,7 @@ gateways before a pool of two workers, Fashion-MNIST. Each trial has a cluster o
     python benchmarks/serving/kills.py --home HOME
     python benchmarks/serving/kills.py --home HOME --supervise --victims gcs,raylet --times 10
 
-- unanswered: no reply, or an HTTP error;
+- unanswered: no reply, or an HTTP error; the kinds say which, in the server's words;
 - again, s: from the kill to the first of three seconds in a row with 99 % in time; 0: no second
   was worse; inf: not while it was looked;
 - hand: whether somebody would have to act: ``WHOLE_S`` after the load's end queries are not in
@@ -26,6 +26,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ def load(cluster: UnderTest, name: str, seed: int, arguments: argparse.Namespace
             break
         time.sleep(0.5)
     hand = math.isinf(again_s) or not is_whole
-    found = {"again_s": again_s, "hand": hand, "shares": shares}
+    errors = Counter(f"{row.status} {row.error}" for row in rows if row.status not in (0, 200))
+    found = {"again_s": again_s, "hand": hand, "shares": shares, "errors": dict(errors)}
     return {**outcomes(rows, arguments.latency_ms), **found}
 
 
@@ -144,7 +146,7 @@ def take_down(cluster: UnderTest) -> dict[str, Any]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    kinds = {**row["refused"], **row["lost"]}
+    kinds = {**row["errors"], **row["lost"]}
     hand = "yes" if row["hand"] else "no"
     print(
         f"{row['victim']:17}{row['sent']:>6}{sum(kinds.values()):>12}{row['late']:>6}"

@@ -308,10 +308,10 @@ def row_of(
         acceptable: classes that are right; empty if that is not known.
     """
     row = Row(shot.kind, shot.due_s, reply.status, latency_ms, lag_ms, lost=reply.lost)
-    if reply.status != 200:
-        return row
     try:
-        document = json.loads(reply.body)
+        document = json.loads(reply.body) if reply.body else {}
+        if reply.status != 200:
+            return row._replace(error=str(document.get("error", "")))
         said = document["parameters"]
         _, found, _ = read_class(document["outputs"][0]["data"][0])
         return row._replace(
@@ -320,8 +320,8 @@ def row_of(
             accuracy=float(said["accuracy"]),
             is_right=found in acceptable if acceptable else None,
         )
-    except (ValueError, KeyError, TypeError, IndexError):
-        return row._replace(status=0, lost="unreadable")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return row if reply.status != 200 else row._replace(status=0, lost="unreadable")
 
 
 def prepare_requests(spec: LoadSpec) -> list[list[bytes]]:

@@ -50,6 +50,7 @@ class Row(NamedTuple):
         accuracy: of that variant, per cent.
         is_right: whether the answer's class is an acceptable one; None if that is not known.
         lost: why there is no reply; empty where there is one.
+        error: what a reply other than 200 says, if it says so in JSON.
     """
 
     kind: int
@@ -62,6 +63,7 @@ class Row(NamedTuple):
     accuracy: float = 0.0
     is_right: bool | None = None
     lost: str = ""
+    error: str = ""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
-"""The start of a gateway or a worker that may succeed another one.
+"""The start of a gateway or a worker: when it may serve.
 
-Ray Serve drains an old replica once the new one's constructor is done. So the constructor waits
-here until the control loop says that the new replica serves all that the old one does.
+Ray Serve sends queries to a replica, and drains the one that it replaces, once its constructor is
+done. So the constructor waits here until the replica can serve: until what it needs is loaded, and
+until it serves all that the one does whose place it takes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ FIRST_ANSWER_S = 5.0
 """Patience for the control loop's first answer: without one, serving begins all the same."""
 
 MOST_S = 120.0
-"""Patience for loads; then it serves with what it has."""
+"""Patience for what a predecessor serves; then it serves with what it has."""
+
+FIRST_LOADS_S, NO_LOAD_S = 30.0, 10.0
+"""Patience of a replica without a predecessor: for loads, and while nothing is loaded anywhere."""
 
 LOOK_S = 0.05
 
@@ -43,6 +47,7 @@ class Successor:
         self._rollout = rollout
         self._is_starting = bool(rollout)
         self._heard = asyncio.Event()
+        self._loads_s = 0.0  # when something was being loaded
         self._orders: Orders | None = None
         self._refusal: ProtocolError | None = None
         self.revision = 0
@@ -58,6 +63,8 @@ class Successor:
         """The control loop has answered a report."""
         if self._is_starting:
             self._orders = orders
+            if any(member.get("loading") for member in orders.status.get("members", ())):
+                self._loads_s = time.monotonic()
             self._heard.set()
 
     def on_failure(self, error: Exception) -> None:
@@ -72,7 +79,7 @@ class Successor:
         first_answer_s: float = FIRST_ANSWER_S,
         most_s: float = MOST_S,
     ) -> None:
-        """Wait until this process may serve: at once, if it succeeds no other.
+        """Wait until this process may serve, or until patience ends.
 
         Args:
             is_ready: whether it could serve, apart from the variants that it is to hold.
@@ -87,15 +94,16 @@ class Successor:
             logger.warning("serving begins without an answer from the control loop")
         if self._refusal is not None:
             raise self._refusal
-        end_s = time.monotonic() + most_s
-        while not self._may_serve(is_ready):
-            if time.monotonic() > end_s:
-                missing = ", ".join(self._orders.lacking) if self._orders is not None else ""
-                logger.warning("serving begins without what it was to take over: %s", missing)
+        began_s = self._loads_s = time.monotonic()
+        while (orders := self._orders) is not None and (orders.lacking or not is_ready()):
+            now_s = time.monotonic()
+            waited_s = now_s - began_s
+            is_first = not orders.predecessor_id
+            if waited_s > most_s or (
+                is_first and (waited_s > FIRST_LOADS_S or now_s - self._loads_s > NO_LOAD_S)
+            ):
+                missing = ", ".join(orders.lacking) or "a variant of every task"
+                logger.warning("serving begins without what it was to hold: %s", missing)
                 break
             await asyncio.sleep(LOOK_S)
         self._is_starting, self._orders = False, None
-
-    def _may_serve(self, is_ready: Callable[[], bool]) -> bool:
-        orders = self._orders
-        return orders is None or not orders.predecessor_id or (not orders.lacking and is_ready())

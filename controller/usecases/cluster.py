@@ -234,8 +234,9 @@ def supervise(
         EnvironmentUnfitError: modelless is up already, the port is taken, or too many rebuilds did
             not help.
     """
-    folder, http = home_folder(home).resolve(), settings.http
-    return Supervisor(folder, up_command(folder, options), http.host, http.port, say).run()
+    folder = home_folder(home).resolve()
+    ports = settings.http.chosen_ports
+    return Supervisor(folder, up_command(folder, options), ports, say).run()
 
 
 def serve(
@@ -281,9 +282,8 @@ def serve(
             is_ready = running.wait_ready()
             if supervisor:
                 command = [*sys.orig_argv, "--supervise"]
-                watch_supervisor(
-                    supervisor, lambda: ports.start(settings.http.port, command, environment)
-                )
+                numbers = [port for _, port in settings.http.chosen_ports]
+                watch_supervisor(supervisor, lambda: ports.start(numbers, command, environment))
             on_up(Up(running.url, os.getpid(), is_ready, dict(running.not_served)))
             wait()
     except Exception as error:

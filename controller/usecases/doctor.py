@@ -195,9 +195,7 @@ def _check_ports(home: Path, settings: Settings) -> Iterator[Check]:
     if running is not None:
         yield Check("ports", f"modelless is up at {running.url}")
         return
-    http = settings.http
-    wanted = [(http.host, http.port)]
-    wanted += [(http.operators_host, http.operators_port)] if http.operators_port else []
+    wanted = settings.http.chosen_ports
     with closing(HeldPorts()) as ports:
         for host, port in wanted:
             ports.hold(host, port)

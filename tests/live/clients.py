@@ -35,9 +35,11 @@ def wait_until(condition: Callable[[], bool], most_s: float) -> None:
     pytest.fail(f"not so after {most_s:.0f} s")
 
 
-def ask(running: Running, name: str, patience_s: float = 30.0) -> None:
+def ask(
+    running: Running, name: str, patience_s: float = 30.0, latency_ms: float = 20_000.0
+) -> None:
     """Have one query answered; what nothing holds is loaded meanwhile, where the policy does so."""
-    query = encode_infer(name, {"image": IMAGE}, SLO(latency_ms=20_000.0))
+    query = encode_infer(name, {"image": IMAGE}, SLO(latency_ms=latency_ms))
     connection = HTTPConnection(running.address, timeout=patience_s)
     connection.request("POST", query.path, query.body, dict(query.headers))
     reply = connection.getresponse()

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from modelless.controller.live.cluster.supervisor import read_note
@@ -15,11 +17,14 @@ from .running import Running, modelless, start, wait_ready
 
 
 def is_new(running: Running, cluster_pid: int) -> bool:
-    """Whether another process has the cluster, and serves; the old cluster is gone by then."""
+    """Whether another process has the cluster, and serves."""
     note = read_note(running.home)
-    return (
-        cluster_of(running) not in (0, cluster_pid) and note is not None and note.state == "serving"
-    )
+    return has_another(running, cluster_pid) and note is not None and note.state == "serving"
+
+
+def has_another(running: Running, cluster_pid: int) -> bool:
+    """Whether another process has the cluster; the old cluster is gone by then."""
+    return cluster_of(running) not in (0, cluster_pid)
 
 
 def cluster_of(running: Running) -> int:
@@ -40,9 +45,12 @@ def test_a_dead_daemon_of_ray_is_replaced(live_home: Path, tmp_path: Path) -> No
             before = cluster_of(running)
             (victim,) = [pid for pid, name in running.processes().items() if daemon in name]
             os.kill(victim, signal.SIGKILL)
-            wait_until(lambda before=before: cluster_of(running) != before, 30.0)  # type: ignore[misc]
-            ask(running, PINNED, patience_s=90.0)  # one that waits while nobody accepts
-            wait_until(lambda before=before: is_new(running, before), 60.0)  # type: ignore[misc]
+            wait_until(partial(has_another, running, before), 30.0)
+            with ThreadPoolExecutor(32) as pool:  # they wait while nobody accepts: none is refused
+                waiting = [pool.submit(ask, running, PINNED, 90.0, 5000.0) for _ in range(32)]
+                for each in waiting:
+                    each.result()
+            wait_until(partial(is_new, running, before), 60.0)
         assert "2 times rebuilt" in modelless(home, "status").stdout
         began_s = time.monotonic()
         assert modelless(home, "down").returncode == 0

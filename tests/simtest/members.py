@@ -354,7 +354,7 @@ class Member(Process):
             if orders is None:
                 may_serve = waited_s > FIRST_ANSWER_S
             else:
-                may_serve = not (orders.predecessor_id and (orders.lacking or not self.is_ready))
+                may_serve = self.is_ready and not orders.lacking
             if may_serve or waited_s > MOST_LOADING_S + FIRST_ANSWER_S:
                 break
         self.is_starting, self._orders = False, None

@@ -286,6 +286,7 @@ class Cluster:
         import ray
 
         from modelless.controller.live.cluster import deployment
+        from modelless.controller.live.cluster.serve_app import GATEWAY_APP, pool_app_name
 
         count = settings.gateways.count or _cores()
         self._lacking = without_room(settings, count, nodes_of(ray.nodes()))
@@ -303,20 +304,18 @@ class Cluster:
         if self._keeper is not None:  # HAProxy listens for clients, Serve asks it on loopback
             listens = LOOPBACK, self._operators_port
         deployment.begin_serve(*listens)
-        for number, pool in enumerate(settings.pools):
-            self._on_stage(f"starting the pool of {pool.device_class}")
-            no_room = self._lacking.get(f"pools[{number}]")
-            if no_room is not None:
-                self._on_stage(f"{no_room} now; not waiting for nodes that have more")
-            deployment.begin_pool(self._home, settings, pool)
-        self._on_stage("starting the gateways")
-        if "gateways" in self._lacking:
-            self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
-        deployment.start_gateways(self._home, settings, doors, count)
+        pools = ", ".join(pool.device_class for pool in settings.pools)
+        self._on_stage(f"starting the gateways{pools and f' and the pools of {pools}'}")
+        for section, no_room in self._lacking.items():
+            waiting = "waiting" if section == "gateways" else "not waiting"
+            self._on_stage(f"{no_room} now; {waiting} for nodes that have more")
+        deployment.begin_serving(self._home, settings, doors, count)
+        deployment.start_control(self._home, settings)  # gateways wait for what it has loaded
+        deployment.await_app(GATEWAY_APP, "the gateways")
         for number, pool in enumerate(settings.pools):
             if f"pools[{number}]" not in self._lacking:
-                deployment.await_pool(pool)
-        deployment.start_control(self._home, settings)
+                name = pool_app_name(pool.device_class)
+                deployment.await_app(name, f"the pool of {pool.device_class}")
         self._note_up()
 
     def _note_up(self, awaits: str = "") -> None:

@@ -123,38 +123,35 @@ def _new_control(home: Path, settings: Settings) -> Any:
     )
 
 
-def begin_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
-    """Have the application of one pool started; its workers come when there is room for them."""
-    serve.run_many(
-        [_pool_target(pool, pool_app(home, settings, pool))], wait_for_applications_running=False
-    )
-    _wait_known(pool_app_name(pool.device_class))
-    trim_pool(pool, pool.workers)
+def begin_serving(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
+    """Have the pools and the gateways started, all of them at the same time; see ``await_app``.
+
+    Their processes come when there is room for them.
+
+    Args:
+        doors, count: see ``gateway_app``.
+    """
+    targets = [_pool_target(pool, pool_app(home, settings, pool)) for pool in settings.pools]
+    gateways = serve.RunTarget(gateway_app(home, settings, doors, count), GATEWAY_APP, "/")
+    serve.run_many([gateways, *targets], wait_for_applications_running=False)
+    for pool in settings.pools:
+        trim_pool(pool, pool.workers)
 
 
-def await_pool(pool: PoolSettings) -> None:
-    """Wait until a pool runs.
+def await_app(name: str, what: str) -> None:
+    """Wait until an application of Serve runs.
+
+    Args:
+        what: its processes, for people.
 
     Raises:
-        EnvironmentUnfitError: its workers do not start.
+        EnvironmentUnfitError: they do not start.
     """
-    name = pool_app_name(pool.device_class)
-    with told_by_replicas(name, f"the pool of {pool.device_class}"):
+    with told_by_replicas(name, what):
         while (status := serve.status().applications[name].status) != "RUNNING":
             if status in FAILED:
                 raise RuntimeError(f"{name} is {status}")
             time.sleep(0.1)
-
-
-def _wait_known(app: str, most_s: float = PATIENCE_S) -> None:
-    """Wait until Serve knows an application's deployments, so that these can be scaled."""
-    end_s = time.monotonic() + most_s
-    while time.monotonic() < end_s:
-        application = serve.status().applications.get(app)
-        if application is not None and POOL_HEAD in application.deployments:
-            return
-        time.sleep(0.05)
-    raise EnvironmentUnfitError(f"Ray Serve did not take {app!r} in within {most_s:.0f} s")
 
 
 def deploy_pool(
@@ -171,16 +168,6 @@ def trim_pool(pool: PoolSettings, count: int) -> None:
     _scale(name, POOL_HEAD, 0)
     if count == 0:
         _scale(name, POOL_DEPLOYMENT, 0)
-
-
-def start_gateways(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
-    """Run the gateways, and wait until they do.
-
-    Raises:
-        EnvironmentUnfitError: they do not start.
-    """
-    with told_by_replicas(GATEWAY_APP, "the gateways"):
-        serve.run(gateway_app(home, settings, doors, count), name=GATEWAY_APP, route_prefix="/")
 
 
 def deploy_gateways(

@@ -60,6 +60,8 @@ def start_less() -> None:
     from ray.serve._private import client
 
     _replace(client, "CLIENT_POLLING_INTERVAL_S", QUICK_S)  # whether an application runs
+    # Whether HAProxy runs, after each deployment: whoever starts this asks for an answer anyway.
+    _replace(client.ServeControllerClient, "wait_for_proxies_serving", _nothing)
 
 
 def import_serve() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
@@ -55,10 +55,10 @@ class HeldPorts:
 
     @classmethod
     def inherited(cls) -> HeldPorts:
-        """With the socket that whoever started this process handed down by ``start``, if any."""
+        """With the sockets that whoever started this process handed down by ``start``, if any."""
         ports = cls()
-        if LISTENER in os.environ:
-            ports._sockets.append(socket.socket(fileno=int(os.environ.pop(LISTENER))))
+        numbers = filter(None, os.environ.pop(LISTENER, "").split(","))
+        ports._sockets += [socket.socket(fileno=int(number)) for number in numbers]
         return ports
 
     def hold(self, host: str, port: int = 0) -> int:
@@ -92,20 +92,26 @@ class HeldPorts:
         return held
 
     def start(
-        self, port: int, command: Sequence[str], environment: Mapping[str, str], **options: Any
+        self,
+        ports: Iterable[int],
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start a process that inherits the socket of a held port; ``LISTENER`` tells it which.
+        """Start a process that inherits the sockets of held ports.
+
+        Their numbers are in ``LISTENER``, in the order of ``ports``, with commas.
 
         Raises:
-            OSError: the port is not held, or there is no such command.
+            OSError: one of the ports is not held, or there is no such command.
         """
-        number = self._held(port).fileno()
+        numbers = [self._held(port).fileno() for port in ports]
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=[number],
-            env={**environment, LISTENER: str(number)},
+            pass_fds=numbers,
+            env={**environment, LISTENER: ",".join(map(str, numbers))},
             **options,
         )
 

@@ -211,7 +211,7 @@ def pool_app(
 ) -> Any:
     """The application of one pool; ``count`` workers, where that is not what is configured."""
     workers = PoolReplica.options(  # type: ignore[attr-defined]
-        # Serve begins with one; see ``deployment.begin_pool``
+        # Serve begins with one; see ``deployment.begin_serving``
         num_replicas=max(pool.workers if count is None else count, 1),
         max_surge_percent=_SURGE_PERCENT if surge else 0,
         max_ongoing_requests=16,

@@ -148,8 +148,8 @@ class Supervisor:
 
     Args:
         home: absolute.
-        command: of the child, which inherits the clients' socket.
-        host, port: where clients come in.
+        command: of the child, which inherits the ports' sockets.
+        ports: (host, port) where clients come in, and others that nobody else may get meanwhile.
         say: told what it does, for people.
     """
 
@@ -157,12 +157,11 @@ class Supervisor:
         self,
         home: Path,
         command: Sequence[str],
-        host: str,
-        port: int,
+        ports: Sequence[tuple[str, int]],
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home = home
-        self._host, self._port = host, port
+        self._chosen_ports = ports
         self._ports = HeldPorts.inherited()
         self._say = say
         self._command = command
@@ -201,7 +200,7 @@ class Supervisor:
                 self._tell(f"{why}: starting everything anew")
                 times = [*self._note.rebuilt_at_s, time.time()]
                 self._write(state="rebuilding", why=why, rebuilt_at_s=times)
-                self._kill()
+                self._kill(self._members())
                 self._start()
             elif verdict is Verdict.GIVE_UP:
                 self._ports.close()
@@ -233,9 +232,9 @@ class Supervisor:
         return True
 
     def _start(self) -> None:
-        self._ports.hold(self._host, self._port)
+        ports = [self._ports.hold(host, port) for host, port in self._chosen_ports]
         environment = {**os.environ, CHILD: str(os.getpid())}
-        self._child = self._ports.start(self._port, self._command, environment)
+        self._child = self._ports.start(ports, self._command, environment)
         self._pid, self._ticks = self._child.pid, began_ticks(self._child.pid)
         self._forget()
         self._write(cluster_pid=self._pid)
@@ -248,9 +247,11 @@ class Supervisor:
         self._is_ready = False
         self._searched_s, self._found = -SEARCH_S, list[int]()
 
-    def _kill(self) -> None:
+    def _kill(self, members: Iterable[int] = ()) -> None:
+        """Kill all of the cluster, its known ``members`` at once: none may take more queries."""
         if self._is_child_alive():
-            _signal([self._pid], signal.SIGKILL)
+            _signal([self._pid], signal.SIGKILL)  # first: it would start another HAProxy
+        _signal(members, signal.SIGKILL)
         while self._is_child_alive():
             time.sleep(0.05)
         # Where another process has the home, the child was refused, and nothing is left of it.

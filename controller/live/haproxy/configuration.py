@@ -128,7 +128,10 @@ def refusal(status: int) -> bytes:
 
 
 LISTENER = "MODELLESS_LISTENER"
-"""In the environment of a process that has inherited that socket: the number of the file."""
+"""In the environment of a process that has inherited that socket: the number of the file.
+
+(The process that has the cluster may inherit others too; see ``cluster/ports``.)
+"""
 
 
 class Rules(NamedTuple):

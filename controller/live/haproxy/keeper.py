@@ -140,7 +140,7 @@ class HAProxyKeeper:
         try:
             own.write_text(stand_in(Path(ended.configuration).read_text(), admin))
             process = self._ports.start(
-                self._port,
+                [self._port],
                 [self._binary, "-db", "-f", str(own)],
                 os.environ,
                 stdout=subprocess.DEVNULL,

@@ -113,7 +113,7 @@ def test_an_answer_becomes_a_row() -> None:
     shot = ScheduledQuery(1.0, 2, 0)
     row = row_of(shot, answer(), 6.0, 0.5, [7, 8])
     assert row[:5] == (2, 1.0, 200, 6.0, 0.5)
-    assert row[5:] == (4.5, "t/m/v@1", 75.0, True, "")
+    assert row[5:] == (4.5, "t/m/v@1", 75.0, True, "", "")
     assert row_of(shot, answer(9), 6.0, 0.5, [7, 8]).is_right is False
     assert row_of(shot, answer(), 6.0, 0.5, []).is_right is None
 
@@ -125,7 +125,9 @@ def test_an_answer_that_cannot_be_read_is_no_answer(body: bytes) -> None:
 
 
 def test_refusals_and_silence_become_rows() -> None:
-    assert row_of(ScheduledQuery(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
+    for body, error in ((b"x", ""), (b"[1]", ""), (b'{"error":"no room"}', "no room")):
+        refused = row_of(ScheduledQuery(1.0, 0, 0), Reply(429, body), 6.0, 0.5, [])
+        assert (refused.status, refused.error) == (429, error)
     broken = row_of(ScheduledQuery(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
     assert (broken.status, broken.lost) == (0, "broken")
 

@@ -118,7 +118,7 @@ async def proxied(
     binary = get_haproxy_binary()
     async with serving(knowledge, folder, limits, settings=SEPARATE) as front:
         ports.listen(clients)
-        process = ports.start(clients, [binary, "-db", "-f", str(configuration)], os.environ)
+        process = ports.start([clients], [binary, "-db", "-f", str(configuration)], os.environ)
         try:
             await until(lambda: answers(operators))
             write_current(folder, Current(process.pid, str(configuration), admin))

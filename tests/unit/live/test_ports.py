@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -71,21 +71,31 @@ listener.accept()[0].sendall(b"served")
 """
     for _ in range(2):  # the second is one that was started after the first had died
         with socket.create_connection((HOST, port), timeout=30) as client:
-            process = ports.start(port, [sys.executable, "-c", accepts], os.environ)
+            process = ports.start([port], [sys.executable, "-c", accepts], os.environ)
             assert client.recv(16) == b"served"
             assert process.wait(30) == 0
 
 
-def test_a_process_that_inherits_a_port_holds_it(
-    ports: HeldPorts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = ports.hold(HOST)
-    monkeypatch.setenv(LISTENER, str(os.dup(ports.listen(port).fileno())))
-    with closing(HeldPorts.inherited()) as heir:
-        assert LISTENER not in os.environ
-        assert heir.hold(HOST, port) == port
+def test_a_process_that_inherits_ports_holds_them(ports: HeldPorts) -> None:
+    clients, operators = ports.hold(HOST), ports.hold(HOST)
+    ports.listen(clients)
+    heir = f"""
+from modelless.controller.live.cluster.ports import HeldPorts
+ports = HeldPorts.inherited()
+assert [ports.hold("{HOST}", port) for port in ({clients}, {operators})]
+print(flush=True)
+import time; time.sleep(60)
+"""
+    command = [sys.executable, "-c", heir]
+    process = ports.start([clients, operators], command, os.environ, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
         ports.close()
-        socket.create_connection((HOST, port), timeout=5).close()
+        socket.create_connection((HOST, clients), timeout=5).close()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((HOST, operators))
+        process.kill()
 
 
 def test_only_a_held_port_is_listened_on(ports: HeldPorts) -> None:

@@ -32,11 +32,49 @@ def start(successor: Successor, most_s: float = 60.0, *, is_ready: bool = True) 
     return asyncio.run(wait())
 
 
-def test_one_that_takes_nobodys_place_serves_at_once() -> None:
+def test_one_that_takes_nobodys_place_serves_once_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("modelless.controller.live.successor.LOOK_S", 0.0)
     successor = Successor("1", "first")
     assert successor.replica.is_starting
     successor.on_orders(orders())
-    assert not start(successor, is_ready=False).is_starting
+    answers = [True, False, False]
+
+    async def wait() -> None:
+        await successor.wait(answers.pop)
+
+    asyncio.run(wait())
+    assert not answers
+    assert not successor.replica.is_starting
+
+
+@pytest.mark.parametrize(("loads", "patience_s"), [(False, 11.0), (True, 31.0)])
+def test_patience_with_first_loads_ends(
+    loads: bool,
+    patience_s: float,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("modelless.controller.live.successor.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("modelless.controller.live.successor.LOOK_S", 0.0)
+    member = {"id": "w", "loading": ["t/a/x@1"] if loads else []}
+    successor = Successor("1", "first")
+
+    def is_ready() -> bool:
+        nonlocal now_s
+        now_s += 1.0
+        successor.on_orders(Orders((), (), {}, {"members": [member]}))
+        return False
+
+    async def wait() -> None:
+        await successor.wait(is_ready)
+
+    successor.on_orders(orders())
+    asyncio.run(wait())
+    assert now_s == patience_s
+    assert "without what it was to hold: a variant of every task" in caplog.text
 
 
 def test_one_that_holds_what_the_other_served_serves() -> None:
@@ -52,7 +90,7 @@ def test_patience_ends(
     successor = Successor("2", "second")
     successor.on_orders(orders("a", *lacking))
     assert not start(successor, -1.0, is_ready=is_ready).is_starting
-    assert "without what it was to take over" in caplog.text
+    assert "without what it was to hold" in caplog.text
 
 
 def test_without_a_control_loop_serving_begins_all_the_same(

@@ -82,7 +82,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def supervise(home: Path, command: list[str]) -> Supervisor:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return Supervisor(home, command, *free.getsockname())
+        return Supervisor(home, command, [free.getsockname()])
 
 
 def test_a_child_that_never_was_ready_is_not_started_again(home: Path) -> None:
