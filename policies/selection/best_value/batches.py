@@ -1,36 +1,35 @@
-"""The best batch from one queue: every variant and number of members at once, as arrays."""
+"""The best batch from one queue: every variant, with every number of members."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate, compress, count, repeat
 from typing import NamedTuple
 
 import numpy as np
 
 from modelless.policies.selection.best_value.menu import Menu, Suited
 from modelless.policies.selection.best_value.pools import ToCome
-from modelless.policies.views import FloatArray, QueryView
+from modelless.policies.views import QueryView
 
 _ALIKE_POINTS = 1.0
 """Batches whose gains differ by less are worth the same: the quickest an item runs."""
 
 
-class Line(NamedTuple):
-    """Queries of one queue, the most urgent first.
+class Member(NamedTuple):
+    """A query that a batch may have.
 
     Attributes:
-        queries: m of them.
-        suited: the distinct variants that may serve one.
-        which: of ``suited``, for each query.
-        slack_s: time to their deadlines, ascending, m figures.
-        later: points that each is worth if it is left, shape (m,).
+        suited: the variants that may serve it.
+        slack_s: time to its deadline.
+        later: points that it is worth if it is left.
     """
 
-    queries: Sequence[QueryView]
-    suited: Sequence[Suited]
-    which: Sequence[int]
-    slack_s: Sequence[float]
-    later: FloatArray
+    query: QueryView
+    suited: Suited
+    slack_s: float
+    later: float
 
 
 class Terms(NamedTuple):
@@ -48,7 +47,7 @@ class Terms(NamedTuple):
     price: float
     wanted: float
     miss_points: float
-    to_come: ToCome | None
+    to_come: ToCome
     idle_s: float
 
 
@@ -61,32 +60,49 @@ class Batch(NamedTuple):
     busy_s: float
 
 
-def best_batch(menu: Menu, line: Line, terms: Terms) -> Batch | None:
+def best_batch(menu: Menu, line: Sequence[Member], terms: Terms) -> Batch | None:
     """Returns the batch with the highest gain; None if none is surely in time.
 
     A batch of a variant has the first queries that the variant may serve.
+
+    Args:
+        menu: of the queue.
+        line: queries of the queue, the most urgent first.
+        terms: which.
     """
-    can = np.array([suited.rows for suited in line.suited]).T[:, line.which]
-    items = (can * np.array([query.items for query in line.queries])).cumsum(axis=1)
-    rows = np.arange(len(can))[:, None]
-    column = np.minimum(items, menu.most) - 1
-    sure_s, busy_s = menu.sure_s[rows, column], menu.busy_s[rows, column]
-    slack_s = np.array(line.slack_s)[can.argmax(axis=1)]
-    is_batch = can & (items <= menu.most) & (sure_s <= slack_s[:, None]) & np.isfinite(busy_s)
-    if not is_batch.any():
+    price, wanted, miss_points, to_come, idle_s = terms
+    lost = None
+    if idle_s > to_come.least_s:
+        busy_s = np.where(np.isfinite(menu.busy_s), menu.busy_s, 0.0)
+        lost = to_come.lost(np.minimum(busy_s, idle_s)).tolist()
+    best, found = -math.inf, None
+    known: dict[tuple[bool, ...], tuple[list[Member], list[int], list[float]]] = {}
+    accuracies = menu.accuracy_percent.tolist()
+    for row, may in enumerate(zip(*[member.suited.may for member in line], strict=True)):
+        if may not in known:  # the members of such variants; by number of them, column and worth
+            members = list(compress(line, may))
+            items = accumulate([member.query.items for member in members])
+            columns = [each - 1 for each in items if each <= menu.most]
+            known[may] = members, columns, list(accumulate([each.later for each in members]))
+        members, columns, later = known[may]
+        points, cells = accuracies[row] + miss_points, map(menu.cells[row].__getitem__, columns)
+        losses = map(lost[row].__getitem__, columns) if lost is not None else repeat(0.0)
+        slack_s = members[0].slack_s if members else 0.0
+        # One after the other: for a few dozens that is quicker than a dozen calls with arrays.
+        gains = [
+            points * number - loss - price * (share_s + wanted * beyond_s) - worth
+            if sure_s <= slack_s
+            else -math.inf
+            for number, (sure_s, share_s, beyond_s), loss, worth in zip(
+                count(1), cells, losses, later, strict=False
+            )
+        ]
+        if gains and (gain := max(gains)) > best:
+            best, found = gain, (row, members, columns, gains)
+    if found is None:
         return None
-    members = can.cumsum(axis=1)
-    busy_s = np.where(is_batch, busy_s, 1.0)
-    points = (menu.accuracy_percent[:, None] + terms.miss_points) * members
-    if terms.to_come is not None and terms.idle_s > 0.0:
-        points = points - terms.to_come.lost(np.minimum(busy_s, terms.idle_s))
-    share_s = menu.item_s * items
-    charged_s = share_s + terms.wanted * np.maximum(busy_s - share_s, 0.0)
-    net = points - terms.price * charged_s - (can * line.later).cumsum(axis=1)
-    gain = np.where(is_batch, net, -np.inf)
-    row, last = divmod(int(gain.argmax()), len(line.queries))
-    best = float(gain[row, last])
-    alike = np.flatnonzero(gain[row] >= best - _ALIKE_POINTS)[::-1]
-    last = int(alike[(busy_s[row, alike] / items[row, alike]).argmin()])
-    chosen = tuple([line.queries[place] for place in can[row, : last + 1].nonzero()[0].tolist()])
-    return Batch(best, row, chosen, float(busy_s[row, last]))
+    row, members, columns, gains = found
+    busy_s = menu.busy_s[row, columns].tolist()
+    alike = [place for place, gain in enumerate(gains) if gain >= best - _ALIKE_POINTS]
+    last = min(reversed(alike), key=lambda place: busy_s[place] / (columns[place] + 1))
+    return Batch(best, row, tuple([each.query for each in members[: last + 1]]), busy_s[last])

@@ -39,13 +39,12 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.priorities import heads, rank
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.best_value.batches import Batch, Line, Terms, best_batch
+from modelless.policies.selection.best_value.batches import Batch, Member, Terms, best_batch
 from modelless.policies.selection.best_value.menu import Menu, Suited
 from modelless.policies.selection.best_value.pools import Pool, Pools
 from modelless.policies.selection.best_value.price import Rates, kind_of
@@ -54,7 +53,6 @@ from modelless.policies.views import (
     Candidates,
     Choice,
     Defer,
-    FloatArray,
     QueryView,
     QueueView,
     Reject,
@@ -82,13 +80,7 @@ _Limits = tuple[str, int, int, float, float]
 
 def _limits(query: QueryView) -> _Limits:
     """Returns what decides which variants may serve a query."""
-    return (
-        query.scope,
-        query.items,
-        query.size,
-        query.min_accuracy_percent,
-        query.max_cost_usd,
-    )
+    return query.scope, query.items, query.size, query.min_accuracy_percent, query.max_cost_usd
 
 
 class _Asked(NamedTuple):
@@ -222,7 +214,7 @@ class BestValue(SelectionPolicy):
         first, lower = _by_rank(queued)
         best = self._best_from(asked, menu, first)
         if best is None or sum([query.items for query in best.queries]) < menu.most:
-            relaxed_s = asked.now_s + float(menu.sure_s[:, -1].min())
+            relaxed_s = asked.now_s + menu.full_s
             start = bisect_left(first, relaxed_s, key=_DEADLINE_S)
             if 0 < start < len(first):
                 other = self._best_from(asked, menu, first[start:])
@@ -237,20 +229,21 @@ class BestValue(SelectionPolicy):
 
         Of queries that the same variants may serve, so many are looked at as fill a batch.
         """
-        queries: list[QueryView] = []
-        slacks_s: list[float] = []
-        which: list[int] = []
-        sorts: dict[tuple[float, float, int], tuple[int, Suited]] = {}
+        line: list[Member] = []
+        sorts: dict[tuple[float, float, int], tuple[Suited, list[float], list[float]]] = {}
         items_of: dict[tuple[int, ...], int] = {}  # by the variants that may serve them
         lacking = set(range(len(menu.variant_ids)))  # those without a full batch so far
         gamble: Batch | None = None
         looked_at = 0
-        now_s, most = asked.now_s, menu.most
+        pool, now_s, idle_s, most = asked.pool, asked.now_s, asked.idle_s, menu.most
+        soon_s = min(idle_s, self._batch_s)
         for query in queued:
             limits = query.min_accuracy_percent, query.max_cost_usd, query.items
             if limits not in sorts:
-                sorts[limits] = len(sorts), self._suited_to(asked.worker, menu, query)
-            sort, mine = sorts[limits]
+                mine = self._suited_to(asked.worker, menu, query)
+                later = mine.later(pool.price, self._miss_points) if mine.places else ([], [])
+                sorts[limits] = mine, *later
+            mine, edges_s, worth = sorts[limits]
             if not mine.places:
                 continue
             looked_at += 1
@@ -259,9 +252,9 @@ class BestValue(SelectionPolicy):
                 before = items_of.get(mine.places, 0)
                 if before < most:
                     items_of[mine.places] = before + query.items
-                    queries.append(query)
-                    slacks_s.append(slack_s)
-                    which.append(sort)
+                    left = worth[bisect_right(edges_s, slack_s - soon_s)]
+                    # This takes half as long as ``Member(...)``, whose constructor is Python code.
+                    line.append(tuple.__new__(Member, (query, mine, slack_s, left)))
                     if before + query.items >= most:
                         lacking.difference_update(mine.places)
                 if not lacking:
@@ -272,17 +265,14 @@ class BestValue(SelectionPolicy):
                 gamble = _alone(menu, mine, query, slack_s)
             if looked_at == _QUERIES_LOOKED_AT:
                 break
-        if not queries:
+        if not line:
             return gamble
-        pool, idle_s = asked.pool, asked.idle_s
-        to_come = pool.to_come(rank(queries[0]))
-        limit_s = queries[0].deadline_s - queries[0].arrival_s
-        waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
+        first = line[0].query
+        limit_s = first.deadline_s - first.arrival_s
+        waited = 1.0 - line[0].slack_s / limit_s if 0.0 < limit_s < math.inf else 0.0
+        to_come = pool.to_come(rank(first))
         terms = Terms(pool.price, max(waited, asked.fill), self._miss_points, to_come, idle_s)
-        suited = [mine for _, mine in sorts.values()]
-        slack_s_then = np.array(slacks_s) - min(idle_s, self._batch_s)
-        later = self._later(suited, np.array(which), slack_s_then, pool.price)
-        return best_batch(menu, Line(queries, suited, which, slacks_s, later), terms)
+        return best_batch(menu, line, terms)
 
     def _suited_to(self, worker: WorkerView, menu: Menu, query: QueryView) -> Suited:
         """Returns the variants of a menu that may serve a query."""
@@ -292,29 +282,18 @@ class BestValue(SelectionPolicy):
         if known is not None and known[0] is asked_for:
             return known[1]
         candidates, least_s = asked_for or (None, 0.0)
-        rows = menu.accuracy_percent >= query.min_accuracy_percent
-        rows &= query.items <= menu.most
-        if query.max_cost_usd < math.inf:
+        rows, usd = menu.accuracy_percent >= query.min_accuracy_percent, query.max_cost_usd
+        may = (rows & (query.items <= menu.most)).tolist()
+        if usd < math.inf:
             for row, name in enumerate(menu.variant_ids):
-                rows[row] &= candidates is not None and _costs_at_most(
-                    query.max_cost_usd, candidates, name, worker.device_class
+                may[row] &= candidates is not None and _costs_at_most(
+                    usd, candidates, name, worker.device_class
                 )
         if len(self._suited) >= _KEPT:
             self._suited.clear()
-        found = Suited(menu, rows, query.items, least_s)
+        found = Suited(menu, may, query.items, least_s)
         self._suited[menu, limits] = asked_for, found
         return found
-
-    def _later(
-        self, suited: Sequence[Suited], which: NDArray[np.intp], slack_s: FloatArray, price: float
-    ) -> FloatArray:
-        """Returns the points that queries are worth later, given their slack then."""
-        points = np.zeros(len(which))
-        for sort, each in enumerate(suited):
-            mine = which == sort
-            edges_s, worth = each.later(price, self._miss_points)
-            points[mine] = worth[edges_s.searchsorted(slack_s[mine], side="right")]
-        return points
 
     def _fill(
         self,
@@ -350,7 +329,7 @@ class BestValue(SelectionPolicy):
                 query.query_id in members
                 or rank(query) < own
                 or more > menu.most
-                or not self._suited_to(worker, menu, query).rows[batch.row]
+                or not self._suited_to(worker, menu, query).may[batch.row]
                 or now_s + sure_s[more - 1] > min(deadline_s, query.deadline_s)
             ):
                 continue
@@ -358,7 +337,8 @@ class BestValue(SelectionPolicy):
                 to_come, last = pool.to_come(rank(query)), busy_s[[items - 1, more - 1]]
                 if last[1] > patience_s:
                     continue
-                if to_come and np.diff(to_come.lost(np.minimum(last, asked.idle_s)))[0] >= points:
+                lost = to_come.lost(np.minimum(last, asked.idle_s))
+                if to_come.least_s < math.inf and lost[1] - lost[0] >= points:
                     continue
             queries.append(query)
             items, deadline_s = more, min(deadline_s, query.deadline_s)
@@ -381,10 +361,11 @@ def _costs_at_most(usd: float, candidates: Candidates, variant_id: str, device_c
 
 def _alone(menu: Menu, suited: Suited, query: QueryView, slack_s: float) -> Batch | None:
     """Returns a query alone with the quickest variant, if it is in time at the median."""
-    row = suited.quickest()
-    if menu.typical_s[row, query.items - 1] > slack_s:
+    column = query.items - 1
+    row = min(suited.places, key=menu.typical_s[:, column].__getitem__)
+    if menu.typical_s[row, column] > slack_s:
         return None
-    return Batch(_GAMBLE, row, (query,), float(menu.busy_s[row, query.items - 1]))
+    return Batch(_GAMBLE, row, (query,), float(menu.busy_s[row, column]))
 
 
 def _by_rank(queries: Sequence[QueryView]) -> tuple[Sequence[QueryView], Sequence[QueryView]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.policies.views import FloatArray, ResidentView
 from modelless.variants.estimates import p95_of
@@ -25,7 +24,10 @@ class Menu:
         accuracy_percent: shape (n,), descending.
         typical_s, sure_s: p50 and p95 of a batch's latency, shape (n, K); inf where unknown.
         busy_s: for how long a batch occupies the worker, shape (n, K); inf where unknown.
-        item_s: least device time for an item in any batch, shape (n, 1).
+        most: items of the largest batch: K.
+        full_s: the least p95 of a full batch.
+        cells: p95, the least device time for the items in any batch, and the time beyond that, of
+            each variant and batch; NaN where unknown.
     """
 
     variant_ids: tuple[str, ...]
@@ -33,12 +35,9 @@ class Menu:
     typical_s: FloatArray
     sure_s: FloatArray
     busy_s: FloatArray
-    item_s: FloatArray
-
-    @property
-    def most(self) -> int:
-        """Items of the largest batch: K."""
-        return int(self.busy_s.shape[1])
+    most: int
+    full_s: float
+    cells: list[list[list[float]]]
 
 
 def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float = 0.0) -> Menu:
@@ -63,14 +62,21 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
         if not (sure_s[kept] <= sure_s[row]).all(axis=1).any():
             kept.append(row)
     # A worker has two batches at most, so each occupies it for half of its latency or longer.
-    busy_s = np.maximum(typical_s - lead_s, typical_s / 2.0)[kept]
+    typical_s, sure_s = typical_s[kept], sure_s[kept]
+    busy_s = np.maximum(typical_s - lead_s, typical_s / 2.0)
+    items = np.arange(1.0, most + 1.0)
+    share_s = (busy_s / items).min(axis=1, initial=np.inf)[:, None] * items
+    known_s = np.where(np.isfinite(busy_s), sure_s, np.nan)
+    cells = np.stack([known_s, share_s, np.maximum(busy_s - share_s, 0.0)], axis=-1)
     return Menu(
         tuple([known[row].variant_id for row in kept]),
         np.array([known[row].accuracy_percent for row in kept], np.float64),
-        typical_s[kept],
-        sure_s[kept],
+        typical_s,
+        sure_s,
         busy_s,
-        (busy_s / np.arange(1.0, most + 1.0)).min(axis=1, initial=np.inf)[:, None],
+        most,
+        float(sure_s[:, -1].min(initial=np.inf)),
+        cells.tolist(),
     )
 
 
@@ -78,25 +84,22 @@ class Suited:
     """The variants of a menu that may serve queries of the same limits and number of items.
 
     Attributes:
-        rows: whether each variant may, shape (n,).
+        may: whether each variant may, n of them.
         places: of the rows that may.
         least_s: the least median latency of such a query anywhere, seconds.
         sure_s: the least p95 here, seconds; inf if none may.
     """
 
-    __slots__ = ("_items", "_later", "_menu", "least_s", "places", "rows", "sure_s")
+    __slots__ = ("_items", "_later", "_menu", "least_s", "may", "places", "sure_s")
 
-    def __init__(self, menu: Menu, rows: NDArray[np.bool_], items: int, least_s: float) -> None:
-        self._menu, self.rows, self._items, self.least_s = menu, rows, items, least_s
-        self.places: tuple[int, ...] = tuple(rows.nonzero()[0].tolist())
-        self.sure_s = float(menu.sure_s[rows, items - 1].min()) if self.places else math.inf
-        self._later: tuple[float, FloatArray, FloatArray] | None = None
+    def __init__(self, menu: Menu, may: Sequence[bool], items: int, least_s: float) -> None:
+        self._menu, self.may, self._items, self.least_s = menu, may, items, least_s
+        self.places = tuple([row for row, each in enumerate(may) if each])
+        column = menu.sure_s[self.places, items - 1] if self.places else np.empty(0)
+        self.sure_s = float(column.min(initial=math.inf))
+        self._later: tuple[float, list[float], list[float]] | None = None
 
-    def quickest(self) -> int:
-        """Returns the row with the least median latency."""
-        return int(np.where(self.rows, self._menu.typical_s[:, self._items - 1], np.inf).argmin())
-
-    def later(self, price: float, miss_points: float) -> tuple[FloatArray, FloatArray]:
+    def later(self, price: float, miss_points: float) -> tuple[list[float], list[float]]:
         """Returns what such a query is worth to a later batch, as a function of its slack then.
 
         It will be in a batch of the best size for the price, and pay for its share of that.
@@ -106,16 +109,16 @@ class Suited:
             miss_points: accuracy points that a query not served costs, besides its own.
 
         Returns:
-            Slacks, ascending, shape (m,), and points from each of them on, shape (m + 1,); the
-            first are those below all slacks: 0.
+            Slacks, ascending, m of them, and points from each of them on, m + 1 figures; the first
+            are those below all slacks: 0.
         """
         if self._later is None or self._later[0] != price:
-            menu, rows, items = self._menu, self.rows, self._items
+            menu, rows, items = self._menu, list(self.places), self._items
             sizes = np.unique(np.geomspace(items, menu.most, _LATER_SIZES).round().astype(np.intp))
             sure_s, busy_s = menu.sure_s[rows][:, sizes - 1], menu.busy_s[rows][:, sizes - 1]
             share_s = np.where(np.isfinite(busy_s), busy_s * (items / sizes), 0.0)
             points = (menu.accuracy_percent[rows, None] + miss_points - price * share_s).ravel()
             order = np.argsort(sure_s, axis=None)
             best = np.maximum.accumulate(points[order].clip(min=0.0))
-            self._later = price, sure_s.ravel()[order], np.concatenate([[0.0], best])
+            self._later = price, sure_s.ravel()[order].tolist(), [0.0, *best.tolist()]
         return self._later[1:]

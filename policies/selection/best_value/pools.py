@@ -33,10 +33,12 @@ class ToCome(NamedTuple):
     Attributes:
         points_per_s: what each kind of them is worth to the batch, shape (k,).
         patience_s: how long each can wait for a worker, shape (k,).
+        least_s: the least patience; inf if none are expected.
     """
 
     points_per_s: FloatArray
     patience_s: FloatArray
+    least_s: float
 
     def lost(self, busy_s: FloatArray) -> FloatArray:
         """Returns the points that are lost of them while no worker is idle for ``busy_s``."""
@@ -145,8 +147,8 @@ class Pool:
         demands = [(rate, offer) for kind, rate in due.items() if (offer := self.offer(kind))]
         self.price = price_of_time(demands, capacity * len(self.until_s))
 
-    def to_come(self, of_rank: int) -> ToCome | None:
-        """Returns the queries to expect of the priority of a rank, and of higher ones; if any."""
+    def to_come(self, of_rank: int) -> ToCome:
+        """Returns the queries to expect of the priority of a rank, and of higher ones."""
         if of_rank not in self._to_come:
             weight = self._max_batch / _CHANCE_OF_LOSS
             found = [
@@ -159,9 +161,10 @@ class Pool:
                 and (offer := self.offer(kind))
                 and offer.patience_s > 0.0
             ]
-            self._to_come[of_rank] = ToCome(*np.array(found).reshape(-1, 2).T)
-        known = self._to_come[of_rank]
-        return known if len(known.patience_s) else None
+            points_per_s, patience_s = np.array(found).reshape(-1, 2).T
+            least_s = float(patience_s.min(initial=np.inf))
+            self._to_come[of_rank] = ToCome(points_per_s, patience_s, least_s)
+        return self._to_come[of_rank]
 
 
 class Pools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from bisect import bisect_right
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.optimize import linprog
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.selection.best_value.batches import Batch, Line, Terms, best_batch
+from modelless.policies.selection.best_value.batches import Batch, Member, Terms, best_batch
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.best_value.menu import Menu, Suited, make_menu
 from modelless.policies.selection.best_value.pools import Pools, ToCome
@@ -388,22 +389,22 @@ def ladder() -> Menu:
     return make_menu(worker().residents.values(), 8)
 
 
+NOBODY = ToCome(np.empty(0), np.empty(0), math.inf)
+
+
 def any_variant(items: int = 1) -> Suited:
     """Queries that every variant of the ladder may serve."""
-    return Suited(ladder(), np.ones(3, dtype=np.bool_), items, 0.0)
+    return Suited(ladder(), [True] * 3, items, 0.0)
 
 
 def worth_later(price: float, slack_s: np.ndarray) -> list[float]:
     edges_s, points = any_variant().later(price, 100.0)
-    found: list[float] = points[edges_s.searchsorted(slack_s, side="right")].tolist()
-    return found
+    return [points[bisect_right(edges_s, each)] for each in slack_s]
 
 
 def best_of(count: int, in_s: float, later: float, terms: Terms) -> tuple[str, Batch]:
     """The best batch of equal queries on the ladder, with the variant's name."""
-    line = Line(
-        many(count, in_s), [any_variant()], [0] * count, [in_s] * count, np.full(count, later)
-    )
+    line = [Member(query, any_variant(), in_s, later) for query in many(count, in_s)]
     batch = best_batch(ladder(), line, terms)
     assert batch is not None
     return ladder().variant_ids[batch.row], batch
@@ -419,7 +420,7 @@ def test_a_batch_is_charged_all_of_its_time_if_others_want_it(
     """
     found = []
     for price in (350.0, 360.0):
-        name, batch = best_of(2, 0.1, 0.0, Terms(price, wanted, 100.0, None, 0.0))
+        name, batch = best_of(2, 0.1, 0.0, Terms(price, wanted, 100.0, NOBODY, 0.0))
         assert len(batch.queries) == 2
         found.append(name)
     assert found == chosen
@@ -429,13 +430,13 @@ def test_a_batch_is_charged_all_of_its_time_if_others_want_it(
 def test_the_largest_of_batches_worth_alike_runs(price: float) -> None:
     """Of four with time to spare; a batch of n on the slow one takes 25 n + 25 ms."""
     (later,) = worth_later(price, np.array([5.0]))
-    name, batch = best_of(4, 5.0, later, Terms(price, 1.0, 100.0, None, 0.0))
+    name, batch = best_of(4, 5.0, later, Terms(price, 1.0, 100.0, NOBODY, 0.0))
     assert (name, len(batch.queries)) == (SLOW, 4)
 
 
 def test_if_nothing_is_worth_the_price_the_batch_that_loses_least_runs() -> None:
     """Alone on the quickest, a query takes 5 ms: 500 points for 160."""
-    name, batch = best_of(9, 0.1, 0.0, Terms(1e5, 1.0, 100.0, None, 0.0))
+    name, batch = best_of(9, 0.1, 0.0, Terms(1e5, 1.0, 100.0, NOBODY, 0.0))
     assert (name, len(batch.queries)) == (QUICK, 1)
     assert batch.gain == pytest.approx(160.0 - 1e5 * 0.005)
 
@@ -452,7 +453,7 @@ def test_what_is_left_is_worth_more_with_slack_and_less_at_a_price() -> None:
 
 
 def test_a_higher_priority_is_lost_from_its_patience_on() -> None:
-    to_come = ToCome(np.array([10.0, 100.0]), np.array([0.5, 2.0]))
+    to_come = ToCome(np.array([10.0, 100.0]), np.array([0.5, 2.0]), 0.5)
     assert to_come.lost(np.array([0.4, 1.5, 3.0])).tolist() == [0.0, 10.0, 125.0]
 
 
@@ -677,7 +678,7 @@ def test_under_load_those_that_only_a_slow_variant_may_serve_hide_none_that_a_qu
 
 def test_at_a_price_a_part_full_batch_need_not_be_the_quickest() -> None:
     (later,) = worth_later(0.1, np.array([1.0]))
-    assert best_of(1, 1.0, later, Terms(0.1, 0.125, 100.0, None, 0.0))[0] == SLOW
+    assert best_of(1, 1.0, later, Terms(0.1, 0.125, 100.0, NOBODY, 0.0))[0] == SLOW
 
 
 def test_batches_of_unknown_latency_are_not_run() -> None:
