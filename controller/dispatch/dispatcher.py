@@ -18,7 +18,6 @@ import numpy as np
 from modelless.controller.dispatch.counters import DispatchCounters, Kind
 from modelless.controller.dispatch.exploration import Exploration, FirstChoice
 from modelless.controller.dispatch.fair_shares import Tenants
-from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     AccuraciesRevised,
@@ -65,7 +64,7 @@ from modelless.controller.dispatch.quotes import Quote, Quotes
 from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
-from modelless.controller.dispatch.workers import WorkerTable
+from modelless.controller.dispatch.workers import IdleWorkers, WorkerTable
 from modelless.policies.advisory import Advisory
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import AnyReason, Reason

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from modelless.controller.dispatch.fair_shares import Tenants
-from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.queues import Batch, Queue, WaitingQueries, Worker
 from modelless.controller.dispatch.worker_groups import GroupsByScope, WorkerGroup
+from modelless.controller.dispatch.workers import IdleWorkers
 from modelless.policies.priorities import urgency
 from modelless.policies.views import QueryView
 
