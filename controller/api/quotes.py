@@ -95,10 +95,10 @@ def quote_document(task: str, latency_s: float, quote: Quote) -> dict[str, Any]:
         "feasible": quote.reason is None,
         "reason": quote.reason.value if quote.reason is not None else None,
         "probability": quote.probability,
-        "serves": _placement(quote.serves),
-        "fastest": _placement(quote.fastest),
-        "most_accurate": _placement(quote.most_accurate),
-        "cheapest": _placement(quote.cheapest),
+        "serves": placement_document(quote.serves),
+        "fastest": placement_document(quote.fastest),
+        "most_accurate": placement_document(quote.most_accurate),
+        "cheapest": placement_document(quote.cheapest),
         "nearest_limits": [
             {name: value for name, value in limits._asdict().items() if value is not None}
             for limits in quote.nearest
@@ -107,7 +107,8 @@ def quote_document(task: str, latency_s: float, quote: Quote) -> dict[str, Any]:
     }
 
 
-def _placement(found: QuotedPlacement | None) -> dict[str, Any] | None:
+def placement_document(found: QuotedPlacement | None) -> dict[str, Any] | None:
+    """Return a placement with ``PLACEMENT_FIELDS``."""
     if found is None:
         return None
     figures = (

@@ -37,6 +37,7 @@ class DecisionLog:
         self._failed: dict[tuple[str, str], str] = {}
         self._problems: frozenset[str] = frozenset()
         self._left: set[str] = set()
+        self._quarantined: Mapping[tuple[str, str], str] = {}
 
     def note_goodbye(self, worker_id: str) -> None:
         """The worker left in good order: the next tick does not take it for a lost one."""
@@ -65,6 +66,23 @@ class DecisionLog:
         ]
         self._problems = complaints
         return entries
+
+    def quarantine_entries(self, signs: Mapping[tuple[str, str], str]) -> list[Entry]:
+        """Return an entry for each quarantine that began or ended.
+
+        Args:
+            signs: why a gateway gives a worker no batches for now, by the worker and the gateway.
+        """
+        before, self._quarantined = self._quarantined, signs
+        return [
+            Entry(kind, worker, some[worker, gateway], {"gateway": gateway})
+            for kind, some, others in (
+                (EntryKind.QUARANTINED, signs, before),
+                (EntryKind.QUARANTINE_ENDED, before, signs),
+            )
+            for worker, gateway in some
+            if (worker, gateway) not in others
+        ]
 
     # -- outcomes -----------------------------------------------------------------------------
 

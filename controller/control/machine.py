@@ -316,6 +316,13 @@ class Control:
         if self._planner.advisory is not None:
             self.advice.add("scaling", self._planner.advisory.take())
         entries = self._log.entries(view, plan, self._changes, self._planner.problems)
+        entries += self._log.quarantine_entries(
+            {
+                (worker_id, report.member_id): sign
+                for report in self.reports
+                for worker_id, sign in report.quarantined.items()
+            }
+        )
         entries += self.advice.entries(now_s)
         self._changes = []
         effects += [

@@ -279,6 +279,8 @@ class EntryKind(StrEnum):
     WORKER_GONE = "worker-gone"
     ACCURACY_DEMOTED = "accuracy-demoted"
     ACCURACY_RESTORED = "accuracy-restored"
+    QUARANTINED = "quarantined"
+    QUARANTINE_ENDED = "quarantine-ended"
     POLICY_PROBLEM = "policy-problem"
     ADVICE = "advice"
     ENTRIES_LOST = "entries-lost"

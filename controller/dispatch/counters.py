@@ -34,6 +34,9 @@ _LISTED_REASONS = frozenset({*(reason.value for reason in Reason), _OTHER_REASON
 _MOST_CUSTOM_REASONS = 16
 """So many reasons of a policy's own are counted one by one."""
 
+_MOST_TENANT_ENDS = 16_384
+"""So many pairs of a tenant and an outcome are counted."""
+
 _EXACT_KINDS = 512
 """So many kinds are counted as they are; the limits of further ones are rounded."""
 
@@ -52,6 +55,7 @@ class Meters:
             what is above them; the last two figures are the items and the seconds devices took.
         cache_hits: queries that the cache answered, by scope.
         advised: what the advisory would have done.
+        tenants: finished queries by tenant and outcome, where they name one.
     """
 
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -61,10 +65,17 @@ class Meters:
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     cache_hits: dict[str, int] = field(default_factory=dict)
     advised: Advice = field(default_factory=dict)
+    tenants: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def count_end(self, scope: str, outcome: str) -> None:
+    def count_end(self, scope: str, outcome: str, tenant: str = "") -> None:
         key = (scope, outcome)
         self.ends[key] = self.ends.get(key, 0) + 1
+        if tenant:
+            self.count_tenant((tenant, outcome), 1)
+
+    def count_tenant(self, end: tuple[str, str], count: int) -> None:
+        if end in self.tenants or len(self.tenants) < _MOST_TENANT_ENDS:
+            _count(self.tenants, end, count)
 
     def count_refusal(self, scope: str, reason: str, count: int = 1) -> None:
         """Count refused queries; those for further reasons than a policy may have are ``other``."""
@@ -100,6 +111,8 @@ class Meters:
             self.count_cache_hit(scope, count)
         for end, count in other.ends.items():
             _count(self.ends, end, count)
+        for end, count in other.tenants.items():
+            self.count_tenant(end, count)
         for (scope, reason), count in other.refusals.items():
             self.count_refusal(scope, reason, count)
         for scope, latencies in other.latencies.items():

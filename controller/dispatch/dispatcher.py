@@ -60,7 +60,7 @@ from modelless.controller.dispatch.policy_calls import (
 )
 from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
-from modelless.controller.dispatch.quotes import Quote, Quotes
+from modelless.controller.dispatch.quotes import Quote, QuotedPlacement, Quotes
 from modelless.controller.dispatch.ready_instances import ReadyInstances
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusal_messages import refusal_message
@@ -183,6 +183,10 @@ class Dispatcher:
     def quote(self, query: QueryView, now_s: float) -> Quote:
         """Return what the query could expect if it arrived now; changes nothing."""
         return self._quotes.quote(query, now_s)
+
+    def quote_each(self, query: QueryView, now_s: float) -> list[QuotedPlacement]:
+        """Return what the query could expect of each placement; changes nothing."""
+        return self._quotes.quote_each(query, now_s)
 
     def receipt(self, query_id: int) -> Receipt | None:
         """Return the receipt of a query that is open or was closed lately; else None."""

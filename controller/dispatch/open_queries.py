@@ -103,10 +103,10 @@ class OpenQueries:
             receipt.cost_usd, receipt.run_s = item_usd * query.items, busy_s
             keep(receipt)
             if is_counted_apart:
-                meters.count_end(asked.scope, f"offline-{outcome}")
+                meters.count_end(asked.scope, f"offline-{outcome}", asked.tenant)
             else:
                 meters.count_latency(query.scope, latency_s, query_id)
-                meters.count_end(asked.scope, outcome)
+                meters.count_end(asked.scope, outcome, asked.tenant)
                 self._offline.note_end(asked, asked.deadline_s - now_s, now_s)
             # This takes half as long as ``Complete(...)``, whose constructor is Python code.
             effects.append(tuple.__new__(Complete, (query_id, batch_id)))
@@ -122,7 +122,7 @@ class OpenQueries:
         self._receipts.add(receipt)
         meters = self._counters.meters
         meters.count_latency(query.scope, latency_s, query.query_id)
-        meters.count_end(query.scope, receipt.outcome)
+        meters.count_end(query.scope, receipt.outcome, query.tenant)
         meters.count_cache_hit(query.scope)
         return Complete(query.query_id, 0)
 
@@ -168,8 +168,9 @@ class OpenQueries:
         receipt.outcome = outcome
         del self.by_id[receipt.query.query_id]
         self._receipts.add(receipt)
-        counted_as = f"offline-{outcome}" if is_offline(receipt.query) else outcome
-        self._counters.meters.count_end(receipt.query.scope, counted_as)
+        query = receipt.query
+        counted_as = f"offline-{outcome}" if is_offline(query) else outcome
+        self._counters.meters.count_end(query.scope, counted_as, query.tenant)
 
 
 _TIME_REASONS = frozenset(

@@ -188,6 +188,14 @@ class Quotes:
             load_s,
         )
 
+    def quote_each(self, query: QueryView, now_s: float) -> list[QuotedPlacement]:
+        """Return what the query could expect of each placement that is ready."""
+        if not 1 <= query.items <= self._limits.max_batch:
+            return []
+        outlook = self._look(query, now_s)
+        rows = np.flatnonzero(np.isfinite(outlook.latency_s)).tolist()
+        return [self._placement(query, outlook, row) for row in rows]
+
     def note_arrival(self, receipt: Receipt, now_s: float) -> None:
         """Quote a query that arrives silently, if it is time to, to learn from what comes of it."""
         self._arrived += 1

@@ -94,6 +94,8 @@ def entry_text(entry: Entry) -> str:
         parts += [str(details.get("device_class", "")), f"with {held}"]
     elif {"before", "after"} <= details.keys():
         parts += _change(details["before"], details["after"])
+    if details.get("gateway"):
+        parts.append(f"says gateway {details['gateway']}")
     if details.get("who"):
         parts.append(f"by {details['who']}")
     if details.get("worker"):

@@ -42,6 +42,7 @@ def test_every_page_works_in_a_browser_while_queries_come(shared: Running, tmp_p
             assert seen.first_paint_ms() < FIRST_PAINT_MS, page
             seen.screenshot(pictures / f"console-phone{page.replace('/', '-')}.png")
         _check_quotes(seen)
+        _check_search(seen, console)
         _check_story(seen, console)
         _check_upload(seen, console, tmp_path / "shirt.png")
         assert seen.complaints() == []
@@ -77,6 +78,20 @@ def _check_quotes(seen: Browser) -> None:
     wait_until(lambda: seen.run(verdict) == "can be met", 10.0)
     seen.run(slide.format("min_accuracy", 100))
     wait_until(lambda: seen.run(verdict) == "cannot be met", 10.0)
+    seen.run(slide.format("min_accuracy", 0))
+    wait_until(lambda: seen.run(verdict) == "can be met", 10.0)
+    seen.run(slide.format("max_cost", -12))
+    wait_until(lambda: seen.run(verdict) == "cannot be met", 10.0)
+    assert "misses cost" in seen.run("return document.getElementById('quote').textContent")
+
+
+def _check_search(seen: Browser, console: str) -> None:
+    """Receipts are found without leaving the page, and each leads to its story."""
+    seen.open(f"{console}/why")
+    seen.run("window.stays = true; document.querySelector('form.search button').click()")
+    found = "return document.querySelectorAll('#found td a[href*=\"receipt=\"]').length"
+    wait_until(lambda: seen.run(found) > 0, 60.0)
+    assert seen.run("return window.stays")
 
 
 def _check_upload(seen: Browser, console: str, picture: Path) -> None:

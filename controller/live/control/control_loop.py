@@ -384,7 +384,7 @@ class ControlLoop:
             "served_by_variant": dict(self._served),
             "statistics": self._metrics.statistics(),
             "tasks": self._metrics.by_task(),
-            "tenants": self._tenants.status(),
+            "tenants": self._tenants.status(self._metrics.by_tenant()),
             "usd_per_hour": self._metrics.usd_per_hour(),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),

@@ -232,7 +232,10 @@ class ClusterMetrics:
         }
 
     def by_task(self) -> dict[str, dict[str, float]]:
-        """Return queries by outcome since the start, and ``cost_usd``, of each task."""
+        """Return queries by outcome since the start, ``cost_usd`` and ``energy_wh``, of each task.
+
+        The energy is what the busy devices would use at the power that their class states.
+        """
         found: dict[str, dict[str, float]] = {}
         for (scope, outcome), queries in self._meters.ends.items():
             row = found.setdefault(_task(scope), {})
@@ -241,6 +244,16 @@ class ClusterMetrics:
             row = found.setdefault(_task(variant_id), {})
             cost_usd = self._cost_usd(device_class, counts[-1])
             row["cost_usd"] = row.get("cost_usd", 0.0) + cost_usd
+            known = self._device_classes.get(device_class)
+            energy_wh = known.power_w * counts[-1] / 3600.0 if known is not None else 0.0
+            row["energy_wh"] = row.get("energy_wh", 0.0) + energy_wh
+        return found
+
+    def by_tenant(self) -> dict[str, dict[str, int]]:
+        """Return queries by outcome since the start, of each tenant that queries named."""
+        found: dict[str, dict[str, int]] = {}
+        for (tenant, outcome), queries in self._meters.tenants.items():
+            found.setdefault(tenant, {})[outcome] = queries
         return found
 
     def usd_per_hour(self) -> float:

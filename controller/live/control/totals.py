@@ -75,16 +75,20 @@ class TenantTotals:
                 )
         return found
 
-    def status(self) -> dict[str, dict[str, float]]:
-        """Return what each tenant uses now and spent today, as plain data."""
-        return {
-            name: {
-                "queries_per_s": round(use.queries, 1),
-                "open": use.open_queries,
-                "usd_today": use.cost_usd,
-            }
-            for name, use in self.of_others("").items()
-        }
+    def status(self, ends: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, float]]:
+        """Return what each tenant uses now and spent today, as plain data.
+
+        Args:
+            ends: by tenant, how many queries had each outcome; of tenants without limits, too.
+        """
+        found: dict[str, dict[str, float]] = {name: dict(each) for name, each in ends.items()}
+        for name, use in self.of_others("").items():
+            found.setdefault(name, {}).update(
+                queries_per_s=round(use.queries, 1),
+                open=use.open_queries,
+                usd_today=use.cost_usd,
+            )
+        return found
 
     def write(self) -> None:
         """Keep what was spent today, if it changed."""

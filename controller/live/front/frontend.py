@@ -27,7 +27,7 @@ from modelless.controller.api.grpc_calls import (
 )
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key, secret_of
-from modelless.controller.api.quotes import parse_quote, quote_document
+from modelless.controller.api.quotes import parse_quote, placement_document, quote_document
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_headers import (
     REQUEST_ID,
@@ -297,7 +297,7 @@ class V2Frontend:
             host.status,
             host.variant_rows,
             lambda: list(self._catalog.tasks),
-            lambda body: self._quote([], body, None),
+            lambda body: self._quote([], body, None, with_each=True),
             lambda read, go_on, respond: self._set_aside(read, go_on, respond, _Room(self.budget)),
             self._recent,
         )
@@ -659,8 +659,19 @@ class V2Frontend:
             traceparent=traceparent,
         )
 
-    def _quote(self, headers: Headers, body: bytes | memoryview, key: Key | None) -> dict[str, Any]:
-        """Return what a query would get now; to its tenant's rate, that is a query."""
+    def _quote(
+        self,
+        headers: Headers,
+        body: bytes | memoryview,
+        key: Key | None,
+        *,
+        with_each: bool = False,
+    ) -> dict[str, Any]:
+        """Return what a query would get now; to its tenant's rate, that is a query.
+
+        Args:
+            with_each: whether every placement that is ready is told of, as ``candidates``.
+        """
         said = read_headers(headers, self.limits)
         asked = parse_quote(body, self.limits, said.parameters, self._access.slos(key))
         scope = self.names.find_served(Route(Endpoint.QUOTE, asked.task), key)
@@ -673,7 +684,11 @@ class V2Frontend:
         size = round_size(asked.item_size) if has_size else 0
         query = self._view_of(asked.slo, tenant, scope.name, asked.items, now_s, size=size)
         quote = self._dispatcher.quote(query, now_s)
-        return quote_document(asked.task, query.deadline_s - now_s, quote)
+        document = quote_document(asked.task, query.deadline_s - now_s, quote)
+        if with_each:
+            every = self._dispatcher.quote_each(query, now_s)
+            document["candidates"] = [placement_document(each) for each in every]
+        return document
 
     def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
         """Forget an open query, if it is still open; its tenant pays what it cost."""

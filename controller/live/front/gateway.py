@@ -51,9 +51,9 @@ from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
-from modelless.variants.registry.versions import name_of
+from modelless.variants.registry.versions import Line, name_of
 from modelless.variants.runtimes.resident_memory import resident_bytes
-from modelless.variants.vocabulary import DeviceClass
+from modelless.variants.vocabulary import DeviceClass, Variant
 
 _T = TypeVar("_T")
 
@@ -129,8 +129,8 @@ def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
 # What operators see of the variants.
 
 
-def rows_of(knowledge: Knowledge) -> list[VariantRow]:
-    """Return a row a variant: its accuracy, and what one item takes and costs by device class."""
+def rows_of(knowledge: Knowledge, service: Service) -> list[VariantRow]:
+    """Return a row a version: its accuracy, and what one item takes and costs by device class."""
     placements = [
         each
         for each in knowledge.cost_model.placements
@@ -146,8 +146,16 @@ def rows_of(knowledge: Knowledge) -> list[VariantRow]:
         usd = {
             name: 1e3 * knowledge.device_class(name).cost_usd(each) for name, each in took_s.items()
         }
-        rows.append(VariantRow(variant.id, variant.accuracy, took_s, usd))
+        state = _state_of(variant, service.lines.get(name_of(variant.id)))
+        rows.append(VariantRow(variant.id, variant.accuracy, took_s, usd, state))
     return rows
+
+
+def _state_of(variant: Variant, line: Line | None) -> str:
+    if line is None or line.current == variant.version:
+        return "retired" if line is not None and line.retired else "current"
+    is_tried = line.trial is not None and line.trial.variant_id == variant.id
+    return "on trial" if is_tried else "earlier" if variant.version in line.earlier else "not used"
 
 
 logger = logging.getLogger(__name__)
@@ -299,7 +307,7 @@ class Gateway:
 
     def variant_rows(self) -> list[VariantRow]:
         """Return what the console shows of each variant."""
-        return rows_of(self._knowledge)
+        return rows_of(self._knowledge, self._service)
 
     # -- batches ------------------------------------------------------------------------------
 

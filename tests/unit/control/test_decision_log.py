@@ -157,6 +157,16 @@ def test_who_says_goodbye_was_not_lost() -> None:
     assert log.entries(view(), [])[0].reason == "silent for too long"
 
 
+def test_a_quarantine_is_log_when_it_begins_and_when_it_ends() -> None:
+    log = DecisionLog()
+    (began,) = log.quarantine_entries({("w0", "g1"): "slow"})
+    assert began == (EntryKind.QUARANTINED, "w0", "slow", {"gateway": "g1"})
+    (also,) = log.quarantine_entries({("w0", "g1"): "slower", ("w0", "g2"): "slow"})
+    assert also.details == {"gateway": "g2"}
+    (ended,) = log.quarantine_entries({("w0", "g2"): "slow"})
+    assert ended == (EntryKind.QUARANTINE_ENDED, "w0", "slower", {"gateway": "g1"})
+
+
 def test_how_good_a_plan_is_is_log_when_it_changes() -> None:
     log = DecisionLog()
     seen = view(worker("w0", 15), arrivals={"t": 40.0})

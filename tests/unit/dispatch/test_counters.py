@@ -44,17 +44,18 @@ def test_further_reasons_of_a_policys_own_are_counted_together() -> None:
 
 def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     one, other = Meters(), Meters()
-    one.count_end("a", "served")
+    one.count_end("a", "served", "shop")
     one.count_cache_hit("a")
     other.count_cache_hit("a", 2)
     for meters in (one, other):
         meters.count_latency("a", 0.02, 7)
         meters.count_batch("a/m/v@1", "cpu-1", 2, 0.01)
-    other.count_end("a", "served")
+    other.count_end("a", "served", "shop")
     other.count_end("b", "refused")
     other.count_refusal("b", "too-slow")
     one.add(other)
     assert one.ends == {("a", "served"): 2, ("b", "refused"): 1}
+    assert one.tenants == {("shop", "served"): 2}
     assert one.refusals == {("b", "too-slow"): 1}
     assert (one.cache_hits, other.cache_hits) == ({"a": 3}, {"a": 2})
     assert sum(one.latencies["a"][:-1]) == 2.0

@@ -19,6 +19,7 @@ from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_json, render_text
 from modelless.controller.config import Settings
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.access import Access
@@ -130,7 +131,7 @@ class Front:
         """All is well."""
 
     def variant_rows(self) -> list[VariantRow]:
-        return rows_of(self._knowledge)
+        return rows_of(self._knowledge, Service())
 
     def run_batch(self, batch: RunBatch) -> None:
         self.ran.append(batch)

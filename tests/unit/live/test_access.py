@@ -327,6 +327,10 @@ def test_what_tenants_spend_is_summed_and_kept_for_the_day(tmp_path: Path) -> No
     for member in ("a", "b"):
         totals.add(member, {name: TenantUse(*each) for name, each in use.items()}, 2.0, 10 * day)
     assert totals.of_others("a") == {"shop": TenantUse(5.0, 2, 1.0)}
+    assert totals.status({"other": {"served": 3}, "shop": {"refused": 1}}) == {
+        "other": {"served": 3},
+        "shop": {"refused": 1, "queries_per_s": 10.0, "open": 4, "usd_today": 1.0},
+    }
     totals.remove("b")
     assert totals.of_others("a") == {"shop": TenantUse(0.0, 0, 1.0)}
     totals.write()

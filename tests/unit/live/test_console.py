@@ -20,14 +20,17 @@ from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.front.console import streams
 from modelless.controller.live.front.console.console import SAMPLES, Console
-from modelless.controller.live.front.console.followed import render_parts, values_of
+from modelless.controller.live.front.console.followed import Found, render_parts
 from modelless.controller.live.front.console.frontier import draw_frontier, points_of
 from modelless.controller.live.front.console.pages import (
     MOST_ROWS,
+    NOTHING_LATELY,
+    Lately,
     VariantRow,
     now_tables,
     tiles,
     unmet_rows,
+    variant_tables,
 )
 from modelless.controller.live.front.console.streams import LIFE_TURNS, MOST_OF_ONE, EventStreams
 from modelless.controller.live.haproxy.configuration import OF_PORT, OPERATORS_HEADER
@@ -52,7 +55,7 @@ def member(name: str, **others: Any) -> dict[str, Any]:
 
 
 def text_of(status: dict[str, Any]) -> str:
-    return "".join(text for _, text in render_parts("", values_of("", status, [], {})))
+    return "".join(text for _, text in render_parts("", Found(status, [], NOTHING_LATELY)))
 
 
 def test_now_shows_the_status() -> None:
@@ -60,22 +63,37 @@ def test_now_shows_the_status() -> None:
         "members": [member("g1"), member("g2", arrivals_per_s=0.5, quarantine="slow")],
         "outcomes": {"served": 96, "served-late": 3, "refused": 1, "cancelled": 7},
         "statistics": {"queries": {"t": [99, 1, 1.98], "t/m": [1, 0, 0.02]}},
-        "tasks": {"t": {"served": 96, "served-late": 3, "refused": 1, "cost_usd": 0.25}},
-        "tenants": {"shop": {"queries_per_s": 2.0, "open": 1, "usd_today": 0.5}},
+        "tasks": {
+            "t": {"served": 96, "served-late": 3, "refused": 1, "cost_usd": 0.25, "energy_wh": 0.48}
+        },
+        "tenants": {
+            "shop": {"served": 3, "refused": 1, "queries_per_s": 2.0, "open": 1, "usd_today": 0.5},
+            "none": {"served": 2},
+        },
         "served_by_variant": {"t/m/v@1": 90, "t/m/w@1": 30, "gone": 9},
         "usd_per_hour": 0.1,
         "not_served": {"other": "no profile"},
     }
-    assert tiles(status, {"t/m/v@1": 70.0, "t/m/w@1": 90.0}) == [
+    lately = Lately(
+        10.0,
+        {"t/m/v@1": 4},
+        {"t": {"served": 4, "refused": 1, "cost_usd": 0.125}},
+        {"shop": {"served": 1, "served-late": 1}},
+    )
+    counted = status, {"t/m/v@1": 70.0, "t/m/w@1": 90.0}, lately
+    assert tiles(*counted) == [
         ("13.0", "Queries a second", "4 wait"),
-        ("96.00%", "In time", "of 100 queries since the start"),
-        ("75.0 %", "Mean accuracy", "of all answers"),
+        ("80.00 %", "In time", "last minute; 96.00 % of 100 since the start"),
+        ("70.00 %", "Mean accuracy", "last minute; 75.00 % of all answers"),
         ("0.1", "USD an hour", "for the devices"),
         ("0.00214", "USD per 1,000 queries", "devices' price at this rate"),
+        ("5", "Wh per 1,000 answers", "busy devices, at their class's stated power; not measured"),
     ]
-    rows = [row for _, _, rows, _ in now_tables(status) for row in rows]
-    assert ("t", "96", "3", "1", "96.00", "20.0", "0.25") in rows
-    assert ("shop", "2.0", "1", "0.5") in rows
+    rows = [row for _, _, rows, _ in now_tables(*counted) for row in rows]
+    task = ("t", "0.5", "80.00", "96.00", "75.00", "20.0", "96", "3", "1", "0.25", "0.48")
+    assert task in rows
+    assert ("shop", "0.2", "50.00", "75.00", "3", "0", "1", "1", "0.5") in rows
+    assert ("none", "0.0", "-", "100.00", "2", "0", "0", "-", "-") in rows
     assert ("other", "no profile") in rows
     assert "<td>quarantined: slow</td>" in text_of(status)
 
@@ -108,12 +126,14 @@ def test_the_series_is_of_ten_minutes_and_knows_no_figures_across_a_restart() ->
             "members": [{"arrivals_per_s": 5.0}],
             "outcomes": {"served": served, "served-late": late},
             "statistics": {"queries": {"t": [served + late, 0, took_s]}},
+            "served_by_variant": {"t/m/v@1": int(10 * took_s)},
         }
 
     console = Console(None, dict, list, list, lambda body: {}, lambda read, go_on, respond: 0, list)
     console.sample(status(0, 0, 0.0), 0.0)
     console.sample(status(9, 9, 9.0), 0.5)  # too soon
     console.sample(status(3, 1, 0.2), 1.0)
+    assert console.lately().per_s == {"t/m/v@1": 2.0}
     console.sample(status(0, 0, 0.0), 2.0)
     assert console.series() == [[1.0, 2.0], [5.0, 5.0], [75.0, None], [50.0, None]]
     assert console.series(after_s=1.0) == [[2.0], [5.0], [None], [None]]
@@ -186,6 +206,8 @@ def test_why_tells_the_story_of_a_query_and_the_timeline(run: Run, tmp_path: Pat
         assert "/console/why?receipt=g-1" in page
         (tmp_path / "run" / "doors").mkdir(parents=True)
         (tmp_path / "run" / "doors" / "g.door").symlink_to(front.path)
+        shown = (await front.send("GET", "/console/why?kind=load")).document
+        assert "<td>scale</td>" not in shown
         story = (await front.send("GET", "/console/why?receipt=g-1")).document
         assert f"asked for {TASK.name}" in story
         assert "<td>chosen</td>" in story
@@ -204,10 +226,16 @@ def test_try_it_quotes_the_limits_and_says_what_is_wrong_with_others(run: Run) -
             text: str = answer.document
             return text
 
-        assert "can be met" in await ask("latency_ms=5000&min_accuracy=0&items=1")
+        able = await ask("latency_ms=5000&min_accuracy=0&items=1")
+        assert "can be met" in able
+        assert re.search(r"<td>serves, [^<]*</td>", able)
         assert "cannot be met" in await ask("latency_ms=5000&min_accuracy=100")
         assert "latency_ms: got &#39;x&#39;" in await ask("latency_ms=x")
         assert "items: got" in await ask("items=0")
+        assert "max_cost: got" in await ask("max_cost=1")
+        dear = await ask("latency_ms=5000&max_cost=-15")
+        assert "cannot be met" in dear
+        assert "misses cost" in dear
         assert front.ran == []
 
     run(test)
@@ -357,6 +385,33 @@ async def post(front: Front, body: bytes, headers: dict[str, str]) -> Answer:
     return await front.send("POST", "/console/policies", body, headers)
 
 
+def test_a_setting_is_told_with_its_policies_and_their_settings(run: Run) -> None:
+    async def test(front: Front) -> None:
+        shown = (await front.send("GET", "/console/policies")).document
+        assert "<dt>infaas</dt><dd>INFaaS" in shown
+        assert "<dt>target_utilisation (0.95)</dt><dd>share of" in shown
+        assert "<code>modelless whatif</code>" in shown
+
+    run(test)
+
+
+def test_a_version_on_trial_is_told_with_its_guards() -> None:
+    row = VariantRow("t/m/v@2", Accuracy(70.0, "top-1", PUBLISHED, ""), {}, {}, "on trial")
+    count = {"count": 50, "bad": 5.0}
+    guard = {"guard": "errors", "tried": count, "standing": {**count, "bad": 2.0},
+             "worse_percent": 40.0, "fine_percent": 0.0}  # fmt: skip
+    trial = {"variant": "t/m/v@2", "against": "t/m/v@1", "decision": "wait", "reason": "too few",
+             "age_s": 120.0, "share": 0.1, "queries": {"tried": 50, "standing": 450},
+             "guards": [guard]}  # fmt: skip
+    tables = {name: rows for name, _, rows, _ in variant_tables(
+        {"members": [], "trials": [trial]}, [row])}  # fmt: skip
+    assert tables["Variants"][0][:5] == ("t/m/v@2", "on trial", "70.00", "-", "published")
+    assert tables["Canaries"] == [
+        ("t/m/v@2", "t/m/v@1", "10", "50", "450", "2", "wait: too few",
+         "errors: 5 of 50 against 2 of 50; shown to be worse 40 %, not to be 0 %")
+    ]  # fmt: skip
+
+
 def test_settings_are_changed_and_taken_back_by_forms(run: Run, tmp_path: Path) -> None:
     async def test(front: Front) -> None:
         token, headers = await page(front)
@@ -438,9 +493,16 @@ def test_the_frontier_has_what_nothing_else_of_its_task_beats() -> None:
     assert points["t/m/small@1"].row == (
         "t/m/small@1", "cpu-1", "70.00", "5", "10", "2.00", "1", "3.0", "yes"
     )  # fmt: skip
-    drawn = draw_frontier(status, rows, {})
-    assert all(0 < x < 640 and 0 < y < 320 for _, x, y, *_ in drawn["marks"])
-    assert draw_frontier({"members": []}, rows, {})["marks"] == []
+    drawn = draw_frontier(status, rows, {"other/m/bad@1": 1.0})
+    assert [(chart.task, len(chart.marks)) for chart in drawn["charts"]] == [
+        ("other", 1), ("other", 1), ("t", 3), ("t", 3)
+    ]  # fmt: skip
+    for chart in drawn["charts"]:
+        for number, point, x, y, *_ in chart.marks:
+            assert 0 < x < 640
+            assert 0 < y < 320
+            assert drawn["rows"][number - 1] == (f"{number}", *point.row)
+    assert draw_frontier({"members": []}, rows, {})["charts"] == []
 
 
 def test_limits_that_could_not_be_met_are_told_with_what_they_lack() -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -24,21 +25,29 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.controller.api.v2_reply import Headers, Reply
-from modelless.controller.history.entries import Told, Wanted, read_entries
+from modelless.controller.history.entries import (
+    NOTED_KINDS,
+    SERVING_KINDS,
+    Told,
+    Wanted,
+    read_entries,
+)
 from modelless.controller.history.why import context_of, entry_lines, entry_text, words
 from modelless.controller.live.front.console.followed import (
     FOLLOWED,
+    Found,
     render_followed,
     render_parts,
-    values_of,
 )
 from modelless.controller.live.front.console.forms import read_form, set_token, token_of
 from modelless.controller.live.front.console.pages import (
     CANDIDATE_HEADS,
     CHARTS,
+    NOTHING_LATELY,
     QUOTE_HEADS,
     RECEIPT_HEADS,
     UNMET_HEADS,
+    Lately,
     VariantRow,
     candidate_rows,
     quote_rows,
@@ -51,6 +60,7 @@ from modelless.controller.live.front.console.settings import (
     Overview,
     act,
     infer,
+    most_usd,
     read_overview,
     run_command,
     simulate,
@@ -94,8 +104,12 @@ class Story(NamedTuple):
 _NO_STORY: Final = Story((), None, (), "")
 
 
-def read_story(home: Path, receipt_id: str) -> Story:
-    """The last hour's decisions and, if an id is given, one query's story. Blocks."""
+def read_story(home: Path, receipt_id: str, kind: str = "", about: str = "") -> Story:
+    """The last hour's decisions and, if an id is given, one query's story. Blocks.
+
+    Args:
+        kind, about: of the decisions that are wanted, and the task or variant; empty for all.
+    """
     timeline: list[Told] = []
     lines: list[str] = []
     receipt: Mapping[str, Any] | None = None
@@ -110,7 +124,9 @@ def read_story(home: Path, receipt_id: str) -> Story:
         registry = open_registry(home)
         try:
             begin = datetime.now(UTC) - timedelta(seconds=_TIMELINE_S)
-            timeline = read_entries(registry.store, Wanted(since=begin, most=_TIMELINE))
+            kinds = (kind,) if kind else ()
+            wanted = Wanted(begin, kinds=kinds, task=about or None, most=_TIMELINE)
+            timeline = read_entries(registry.store, wanted)
             if receipt is not None:
                 entries, absent = context_of(registry.store, receipt)
                 arrived = datetime.fromisoformat(receipt["arrived_at"])
@@ -153,7 +169,8 @@ class Console:
         self._set_aside = set_aside
         self._recent = recent
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
-        self._served: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=_TRAFFIC_S)
+        self._counted: deque[tuple[float, tuple[Mapping[str, Any], ...]]]
+        self._counted = deque(maxlen=_TRAFFIC_S)
         self._working: asyncio.Task[None] | None = None
         self.streams = EventStreams(self._follow)
         self._told_s = 0.0
@@ -197,16 +214,10 @@ class Console:
 
     def _page(self, page: str) -> Callable[[], Reply]:
         """Collect what a page shows now that a stream follows; returns what renders it."""
-        status, variants, traffic = self._status(), self._variants(), self.traffic()
-        return lambda: render_followed(page, values_of(page, status, variants, traffic))
+        return partial(render_followed, page, self._found())
 
     def _follow(self, page: str, send: Callable[[Iterable[Event]], None]) -> None:
         """Have the parts of a page rendered for its stream."""
-        status, variants, traffic = self._status(), self._variants(), self.traffic()
-
-        def render() -> list[Event]:
-            values = values_of(page, status, variants, traffic)
-            return list(render_parts(page, values))
 
         def tell(_: Respond, parts: list[Event]) -> int:
             if not page:
@@ -215,7 +226,10 @@ class Console:
             send(parts)
             return 0
 
-        self._set_aside(render, tell, lambda _: None)
+        self._set_aside(partial(render_parts, page, self._found()), tell, lambda _: None)
+
+    def _found(self) -> Found:
+        return Found(self._status(), self._variants(), self.lately())
 
     def _make(self, make: Callable[[], Reply], respond: Respond) -> int:
         """Have a page rendered aside."""
@@ -235,7 +249,8 @@ class Console:
         if self._samples and at_s - self._samples[-1].at_s < 0.9:
             return
         outcomes = status.get("outcomes", {})
-        self._served.append((at_s, status.get("served_by_variant", {})))
+        names = ("served_by_variant", "tasks", "tenants")
+        self._counted.append((at_s, tuple(status.get(name, {}) for name in names)))
         queries = [row for name, row in status.get("statistics", {}).get("queries", {}).items()]
         self._samples.append(
             _Sample(
@@ -261,14 +276,16 @@ class Console:
                 column.append(None if value is None else round(value, 2))
         return columns
 
-    def traffic(self) -> dict[str, float]:
-        """Answers per second of each variant over the last minute."""
-        if len(self._served) < 2:
-            return {}
-        (then_s, then), (now_s, now) = self._served[0], self._served[-1]
-        more = Counter(now)
-        more.subtract(then)
-        return {name: count / (now_s - then_s) for name, count in more.items() if count > 0}
+    def lately(self) -> Lately:
+        """What was counted over the last minute."""
+        if len(self._counted) < 2:
+            return NOTHING_LATELY
+        (then_s, (served, *before)), (now_s, (serves, *now)) = self._counted[0], self._counted[-1]
+        tasks, tenants = (
+            {name: _grown(row, then.get(name, {})) for name, row in each.items()}
+            for each, then in zip(now, before, strict=True)
+        )
+        return Lately(now_s - then_s, _grown(serves, served), tasks, tenants)
 
     def act(
         self, form: Mapping[str, str], by: str, headers: Headers, respond: Respond
@@ -348,7 +365,16 @@ class Console:
             )
             return None
         receipt_id = asked.get("receipt", "").strip()[:160]
-        return self._make(lambda: show(read_story(home, receipt_id), receipt=receipt_id), respond)
+        kind, about = (asked.get(name, "").strip()[:200] for name in ("kind", "about"))
+        return self._make(
+            lambda: show(
+                read_story(home, receipt_id, kind, about),
+                receipt=receipt_id,
+                kind=kind,
+                about=about,
+            ),
+            respond,
+        )
 
     def _try(self, asked: Mapping[str, str], token: str, respond: Respond) -> int:
         scopes = list(self._scopes())
@@ -356,15 +382,18 @@ class Console:
             "task": asked.get("task", scopes[0] if scopes else ""),
             "latency_ms": asked.get("latency_ms", "100"),
             "min_accuracy": asked.get("min_accuracy", "0"),
+            "max_cost": asked.get("max_cost", "0"),
             "items": asked.get("items", "1"),
         }
-        quote, problem = None, ""
-        if "task" in asked:
+        quote, problem, limit_usd = None, "", None
+        if form["task"]:
             try:
-                quote = self._quote(_quote_body(form))
+                limit_usd = most_usd(form)
+                quote = self._quote(_quote_body(form, limit_usd))
             except ModellessError as error:
                 problem = str(error)
-        return self._make(partial(_render_try, token, form, scopes, quote, problem), respond)
+        show = partial(_render_try, token, form, scopes, quote, problem, limit_usd)
+        return self._make(show, respond)
 
 
 def _render_settings(
@@ -403,6 +432,8 @@ def _render_story(
     asked: Mapping[str, str] = MappingProxyType({}),
     receipts: Sequence[Mapping[str, Any]] | None = None,
     problem: str = "",
+    kind: str = "",
+    about: str = "",
 ) -> Reply:
     """The page *Why*."""
     rows = [
@@ -424,6 +455,9 @@ def _render_story(
         candidates=candidate_rows(story.receipt or {}),
         recent=recent,
         timeline=rows,
+        kinds=sorted({*SERVING_KINDS, *NOTED_KINDS}),
+        kind=kind,
+        about=about,
     )
 
 
@@ -433,7 +467,12 @@ def _render_try(
     scopes: Sequence[str],
     quote: Mapping[str, Any] | None,
     problem: str,
+    limit_usd: float | None,
 ) -> Reply:
+    rows: list[Sequence[str]] = []
+    if quote is not None:
+        most = inf if limit_usd is None else limit_usd
+        rows = quote_rows(quote, float(form["min_accuracy"]), most)
     page = render_page(
         "try.html",
         "Try it",
@@ -443,13 +482,19 @@ def _render_try(
         quote=quote,
         problem=problem,
         candidate_heads=QUOTE_HEADS,
-        candidates=quote_rows(quote) if quote else [],
+        candidates=rows,
+        most_usd=limit_usd,
         nearest=[
             ["; ".join(f"{name} {value:.4g}" for name, value in limits.items())]
             for limits in (quote or {}).get("nearest_limits", ())
         ],
     )
     return page._replace(headers=[*page.headers, set_token(token)])
+
+
+def _grown(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
+    """By how much counts grew; 0 for those that began anew."""
+    return {name: max(count - before.get(name, 0), 0) for name, count in now.items()}
 
 
 def _search(home: Path, asked: Mapping[str, str]) -> Mapping[str, Any]:
@@ -460,10 +505,12 @@ def _search(home: Path, asked: Mapping[str, str]) -> Mapping[str, Any]:
     return run_command(home, words, _SEARCH_S)
 
 
-def _quote_body(form: Mapping[str, str]) -> bytes:
+def _quote_body(form: Mapping[str, str], limit_usd: float | None) -> bytes:
     """The body of a quote for a form's fields; what is no number stays text, to be refused."""
     numbers = {name: _number(form[name]) for name in ("latency_ms", "min_accuracy", "items")}
     limits = {name: numbers[name] for name in ("latency_ms", "min_accuracy")}
+    if limit_usd is not None:
+        limits["max_cost_usd"] = limit_usd
     return json.dumps(
         {"task": form["task"], "items": numbers["items"], "parameters": limits}
     ).encode()

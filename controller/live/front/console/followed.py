@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.console.frontier import draw_frontier
 from modelless.controller.live.front.console.pages import (
     CHARTS,
+    Lately,
     VariantRow,
     now_tables,
     render_page,
@@ -17,7 +18,22 @@ from modelless.controller.live.front.console.pages import (
     variant_tables,
 )
 
-Status = Mapping[str, Any]
+
+class Found(NamedTuple):
+    """What a page shows is of these.
+
+    Attributes:
+        status: ``/modelless/status``.
+    """
+
+    status: Mapping[str, Any]
+    variants: Sequence[VariantRow]
+    lately: Lately
+
+    @property
+    def accuracies_percent(self) -> dict[str, float]:
+        """By variant."""
+        return {row.variant_id: row.accuracy.percent for row in self.variants}
 
 
 class _Followed(NamedTuple):
@@ -26,52 +42,41 @@ class _Followed(NamedTuple):
     title: str
     template: str
     parts: Mapping[str, str]
-    values: Callable[[Status, Sequence[VariantRow], Mapping[str, float]], Mapping[str, Any]]
+    values: Callable[[Found], Mapping[str, Any]]
 
 
-def _now(
-    status: Status, variants: Sequence[VariantRow], traffic: Mapping[str, float]
-) -> Mapping[str, Any]:
-    del traffic
-    accuracies = {row.variant_id: row.accuracy.percent for row in variants}
-    return {"tiles": tiles(status, accuracies), "tables": now_tables(status), "charts": CHARTS}
-
-
-def _variants(
-    status: Status, variants: Sequence[VariantRow], traffic: Mapping[str, float]
-) -> Mapping[str, Any]:
-    del traffic
-    return {"tables": variant_tables(status, variants)}
+def _now(found: Found) -> Mapping[str, Any]:
+    counted = found.status, found.accuracies_percent, found.lately
+    return {"tiles": tiles(*counted), "tables": now_tables(*counted), "charts": CHARTS}
 
 
 FOLLOWED: Final[Mapping[str, _Followed]] = {
     "": _Followed("Now", "now.html", {"tiles": "tiles.html", "tables": "tables.html"}, _now),
-    "frontier": _Followed("Frontier", "frontier.html", {"marks": "marks.html"}, draw_frontier),
-    "variants": _Followed("Variants", "variants.html", {"tables": "tables.html"}, _variants),
+    "frontier": _Followed(
+        "Frontier",
+        "frontier.html",
+        {"marks": "marks.html"},
+        lambda found: draw_frontier(found.status, found.variants, found.lately.per_s),
+    ),
+    "variants": _Followed(
+        "Variants",
+        "variants.html",
+        {"tables": "tables.html"},
+        lambda found: {"tables": variant_tables(found.status, found.variants)},
+    ),
 }
 """By path below ``/console/``."""
 
 
-def values_of(
-    page: str, status: Status, variants: Sequence[VariantRow], traffic: Mapping[str, float]
-) -> Mapping[str, Any]:
-    """The values of a page's templates.
-
-    Args:
-        page: a key of ``FOLLOWED``.
-        traffic: answers per second, by variant.
-    """
-    return FOLLOWED[page].values(status, variants, traffic)
-
-
-def render_followed(page: str, values: Mapping[str, Any]) -> Reply:
-    """The whole page."""
-    found = FOLLOWED[page]
+def render_followed(page: str, found: Found) -> Reply:
+    """The whole page; ``page`` is a key of ``FOLLOWED``."""
+    followed = FOLLOWED[page]
     stream = f"/console/stream?page={page}"
-    return render_page(found.template, found.title, stream=stream, **values)
+    return render_page(followed.template, followed.title, stream=stream, **followed.values(found))
 
 
-def render_parts(page: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def render_parts(page: str, found: Found) -> list[tuple[str, str]]:
     """The id and the HTML of each element that changes."""
-    for name, template in FOLLOWED[page].parts.items():
-        yield name, render_text(template, **values)
+    values = FOLLOWED[page].values(found)
+    parts = FOLLOWED[page].parts
+    return [(name, render_text(template, **values)) for name, template in parts.items()]

@@ -1,21 +1,25 @@
-"""The page *Frontier*: accuracy against latency and cost, with the live traffic on it."""
+"""The page *Frontier*: accuracy against latency and cost, with the live traffic on it.
+
+Each task has charts of its own: accuracies of two tasks cannot be compared.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelless.controller.live.front.console.pages import VariantRow
 
 WIDTH: Final = 640
 HEIGHT: Final = 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 16, 14, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 16, 30, 40
 _LEAST_RADIUS, _MORE_RADIUS = 5.0, 18.0
 HEADS: Final = (
-    "variant", "device", "accuracy, %", "predicted p50, ms", "observed mean, ms",
-    "observed / predicted", "USD per 1,000", "answers/s", "on the frontier",
+    "no.", "variant", "device", "accuracy, %", "predicted, ms", "observed, ms", "ratio",
+    "USD/1,000", "answers/s", "frontier",
 )  # fmt: skip
+_MOST_TASKS: Final = 8
 
 
 class Point(NamedTuple):
@@ -38,6 +42,10 @@ class Point(NamedTuple):
     is_best: bool
 
     @property
+    def task(self) -> str:
+        return self.variant_id.partition("/")[0]
+
+    @property
     def row(self) -> tuple[str, ...]:
         """Its row of the table under ``HEADS``."""
         observed = self.observed_ms
@@ -54,6 +62,22 @@ class Point(NamedTuple):
         )
 
 
+class Chart(NamedTuple):
+    """Accuracy of one task's points against another figure, as it is drawn.
+
+    Attributes:
+        about: the other figure, with its unit.
+        x_ticks, y_ticks: text and place.
+        marks: number in the table, point, x, y, radius, and x of what was observed or None.
+    """
+
+    task: str
+    about: str
+    x_ticks: Sequence[tuple[str, float]]
+    y_ticks: Sequence[tuple[str, float]]
+    marks: Sequence[tuple[int, Point, float, float, float, float | None]]
+
+
 def points_of(
     status: Mapping[str, Any], variants: Sequence[VariantRow], per_s: Mapping[str, float]
 ) -> list[Point]:
@@ -65,7 +89,7 @@ def points_of(
     there = {member["device_class"] for member in status["members"]}
     batches = status.get("statistics", {}).get("batches", {})
     found = []
-    for name, accuracy, p50_s, usd in variants:
+    for name, accuracy, p50_s, usd, _ in variants:
         items, _, busy_s = batches.get(name, (0, 0, 0.0))
         observed_ms = 1e3 * busy_s / items if items else None
         found += [
@@ -74,8 +98,7 @@ def points_of(
             for device in sorted(p50_s.keys() & there)
             if 0.0 < p50_s[device] < math.inf
         ]  # fmt: skip
-    found = [each._replace(is_best=not any(_beats(o, each) for o in found)) for each in found]
-    return sorted(found, key=lambda each: (-each.accuracy, each.p50_ms))
+    return _with_best(found)
 
 
 def draw_frontier(
@@ -83,40 +106,77 @@ def draw_frontier(
 ) -> dict[str, Any]:
     """The values of the page's template."""
     points = points_of(status, variants, per_s)
-    values: dict[str, Any] = {
-        "points": points, "heads": HEADS, "rows": [each.row for each in points],
-        "width": WIDTH, "height": HEIGHT, "marks": [], "x_ticks": [], "y_ticks": [],
+    by_task: dict[str, list[tuple[int, Point]]] = {}
+    for number, each in enumerate(points, 1):
+        by_task.setdefault(each.task, []).append((number, each))
+    busiest = sorted(by_task, key=lambda task: (-sum(p.per_s for _, p in by_task[task]), task))
+    charts = []
+    for task in busiest[:_MOST_TASKS]:
+        charts.append(_draw(task, "latency of one item, ms", by_task[task], _latency))
+        if all(each.usd > 0.0 for _, each in by_task[task]):
+            charts.append(_draw(task, "USD per 1,000", by_task[task], lambda p: (p.usd, None)))
+    return {
+        "charts": charts, "heads": HEADS, "width": WIDTH, "height": HEIGHT,
+        "rows": [(f"{number}", *each.row) for number, each in enumerate(points, 1)],
+        "left_out": len(busiest[_MOST_TASKS:]),
     }  # fmt: skip
-    if not points:
-        return values
-    times = [each.p50_ms for each in points] + [p.observed_ms for p in points if p.observed_ms]
-    low, high = math.log10(min(times) / 1.3), math.log10(max(times) * 1.3)
-    floor = min(each.accuracy for each in points) - 1.0
-    span = max(each.accuracy for each in points) + 1.0 - floor
-    most = max(each.per_s for each in points) or 1.0
 
-    def x(ms: float) -> float:
-        return _LEFT + (math.log10(ms) - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+
+def _latency(point: Point) -> tuple[float, float | None]:
+    return point.p50_ms, point.observed_ms
+
+
+def _draw(
+    task: str,
+    about: str,
+    points: Sequence[tuple[int, Point]],
+    figure: Callable[[Point], tuple[float, float | None]],
+) -> Chart:
+    """Draw points by accuracy and a figure, on a logarithmic scale; its observed value, too."""
+    every = [value for _, each in points for value in figure(each) if value]
+    low, high = math.log10(min(every) / 1.3), math.log10(max(every) * 1.3)
+    floor = min(each.accuracy for _, each in points) - 1.0
+    span = max(each.accuracy for _, each in points) + 1.0 - floor
+    most = max(each.per_s for _, each in points) or 1.0
+
+    def x(value: float) -> float:
+        return _LEFT + (math.log10(value) - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
 
     def y(percent: float) -> float:
         return _TOP + (1.0 - (percent - floor) / span) * (HEIGHT - _TOP - _BOTTOM)
 
-    for each in points:
+    marks = []
+    for number, each in points:
         radius = _LEAST_RADIUS + _MORE_RADIUS * math.sqrt(each.per_s / most)
-        observed = x(each.observed_ms) if each.observed_ms else None
-        values["marks"].append((each, x(each.p50_ms), y(each.accuracy), radius, observed))
+        value, observed = figure(each)
+        place = x(observed) if observed else None
+        marks.append((number, each, x(value), y(each.accuracy), radius, place))
     decades = range(math.floor(low), math.ceil(high) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    values["x_ticks"] = [(f"{ms:g}", x(ms)) for ms in ticks if low <= math.log10(ms) <= high]
-    values["y_ticks"] = [
-        (f"{percent:.1f}", y(percent)) for percent in (floor + span * n / 4 for n in range(5))
-    ]
-    return values
+    steps = (1,) if high - low > 3.0 else (1, 2, 5)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    x_ticks = [(f"{value:g}", x(value)) for value in ticks if low <= math.log10(value) <= high]
+    percents = [floor + span * n / 4 for n in range(5)]
+    y_ticks = [(f"{percent:.1f}", y(percent)) for percent in percents]
+    return Chart(task, about, x_ticks, y_ticks, marks)
 
 
-def _beats(one: Point, other: Point) -> bool:
-    if one.variant_id.partition("/")[0] != other.variant_id.partition("/")[0]:
-        return False
-    mine = (-one.accuracy, one.p50_ms, one.usd)
-    theirs = (-other.accuracy, other.p50_ms, other.usd)
-    return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+def _with_best(points: Sequence[Point]) -> list[Point]:
+    """Mark the points that no other of their task beats; the most accurate first.
+
+    Whatever beats a point stands before it in that order, and so does a best one that beats it.
+    """
+    best: dict[str, list[Point]] = {}
+    found = []
+    for each in sorted(points, key=lambda p: (-p.accuracy, p.p50_ms, p.usd)):
+        of_task = best.setdefault(each.task, [])
+        figures = each.accuracy, each.p50_ms, each.usd
+        is_best = not any(
+            o.p50_ms <= each.p50_ms
+            and o.usd <= each.usd
+            and (o.accuracy, o.p50_ms, o.usd) != figures
+            for o in of_task
+        )
+        if is_best:
+            of_task.append(each)
+        found.append(each._replace(is_best=is_best))
+    return found

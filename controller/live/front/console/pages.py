@@ -66,12 +66,14 @@ class VariantRow(NamedTuple):
     Attributes:
         p50_s: seconds by device class.
         usd_per_1000: price of so many items by device class.
+        state: of the version: current, on trial, or an earlier one.
     """
 
     variant_id: str
     accuracy: Accuracy
     p50_s: Mapping[str, float]
     usd_per_1000: Mapping[str, float]
+    state: str = "current"
 
 
 def _source(name: str) -> str:
@@ -131,8 +133,31 @@ def _reply(body: bytes, content_type: bytes, status: int, kept: bytes) -> Reply:
 # Now.
 
 
+class Lately(NamedTuple):
+    """What was counted over the last minute.
+
+    Attributes:
+        span_s: how long that is; 0 while nothing is known.
+        served: answers by variant.
+        tasks, tenants: queries by outcome, of each.
+    """
+
+    span_s: float
+    served: Mapping[str, int]
+    tasks: Mapping[str, Mapping[str, float]]
+    tenants: Mapping[str, Mapping[str, float]]
+
+    @property
+    def per_s(self) -> dict[str, float]:
+        """Answers per second of each variant."""
+        return {name: count / self.span_s for name, count in self.served.items() if count > 0}
+
+
+NOTHING_LATELY: Final = Lately(0.0, {}, {}, {})
+
+
 def tiles(
-    status: Mapping[str, Any], accuracies_percent: Mapping[str, float]
+    status: Mapping[str, Any], accuracies_percent: Mapping[str, float], lately: Lately
 ) -> list[tuple[str, str, str]]:
     """Figure, name and explanation of the most important figures.
 
@@ -142,47 +167,77 @@ def tiles(
     members = status["members"]
     rate = sum(member["arrivals_per_s"] for member in members)
     waiting = sum(member["queued"] for member in members if member["role"] == "gateway")
-    outcomes = status.get("outcomes", {})
-    ended = sum(outcomes.get(name, 0) for name in ("served", "served-late", "refused"))
-    in_time = f"{outcomes.get('served', 0) / ended:.2%}" if ended else "-"
-    answered = {
-        name: count
-        for name, count in status.get("served_by_variant", {}).items()
-        if name in accuracies_percent
-    }
-    right = sum(count * accuracies_percent[name] for name, count in answered.items())
+    ever = status.get("outcomes", {})
+    minute: Counter[str] = Counter()
+    for row in lately.tasks.values():
+        minute.update({name: round(row.get(name, 0)) for name in _OUTCOMES})
+    served = status.get("served_by_variant", {})
     usd_per_hour = status.get("usd_per_hour")
+    energy_wh = sum(row.get("energy_wh", 0.0) for row in _by_task(status).values())
     return [
         (f"{rate:.1f}", "Queries a second", f"{waiting} wait"),
-        (in_time, "In time", f"of {ended:,} queries since the start"),
-        (_ratio(right, sum(answered.values())) + " %", "Mean accuracy", "of all answers"),
+        (
+            _in_time(minute) + " %",
+            "In time",
+            f"last minute; {_in_time(ever)} % of {_ended(ever):,.0f} since the start",
+        ),
+        (
+            _mean_accuracy(lately.served, accuracies_percent) + " %",
+            "Mean accuracy",
+            f"last minute; {_mean_accuracy(served, accuracies_percent)} % of all answers",
+        ),
         ("-" if usd_per_hour is None else f"{usd_per_hour:.4g}", "USD an hour", "for the devices"),
         (
             "-" if usd_per_hour is None or not rate else f"{usd_per_hour / (3.6 * rate):.3g}",
             "USD per 1,000 queries",
             "devices' price at this rate",
         ),
-    ]  # fmt: skip
+        (
+            f"{1e3 * energy_wh / ever['served']:.3g}" if energy_wh and ever.get("served") else "-",
+            "Wh per 1,000 answers",
+            "busy devices, at their class's stated power; not measured",
+        ),
+    ]
 
 
-def now_tables(status: Mapping[str, Any]) -> list[Table]:
+def now_tables(
+    status: Mapping[str, Any], accuracies_percent: Mapping[str, float], lately: Lately
+) -> list[Table]:
     """The tables of the page *Now*, from ``/modelless/status``."""
-    queries = status.get("statistics", {}).get("queries", {})
+    held: dict[str, list[tuple[str, float]]] = {}
+    for member in status["members"]:
+        for variant, size in member.get("loaded_bytes", {}).items():
+            held.setdefault(variant, []).append((member["id"], size / _MIB))
     return [
         (
             "Tasks",
-            ["task", "served", "late", "refused", "in time, %", "mean latency, ms", "USD"],
-            [_task_row(name, each, queries) for name, each in sorted(_by_task(status).items())],
-            "Queries since the start; USD is the price of the time that devices were busy.",
+            ["task", "queries/s", "in time, %", "since start, %", "accuracy, %", "latency, ms",
+             "served", "late", "refused", "USD", "Wh"],
+            [
+                _task_row(name, row, status, accuracies_percent, lately)
+                for name, row in sorted(_by_task(status).items())
+            ],
+            "Queries a second and those in time: of the last minute. The others count since the "
+            "start; accuracy and latency are means. USD is the price of the time that devices were "
+            "busy, and Wh what they would use then at their class's stated power.",
         ),
         (
             "Tenants",
-            ["tenant", "queries/s", "open", "USD today"],
+            ["tenant", "queries/s", "in time, %", "since start, %", "served", "late", "refused",
+             "open", "USD today"],
             [
-                (name, f"{use['queries_per_s']:.1f}", f"{use['open']}", f"{use['usd_today']:.4g}")
-                for name, use in sorted(status.get("tenants", {}).items())
+                (
+                    name,
+                    _per_s(lately.tenants.get(name, {}), lately.span_s),
+                    _in_time(lately.tenants.get(name, {})),
+                    _in_time(row),
+                    *(f"{row.get(key, 0):,.0f}" for key in _OUTCOMES),
+                    *(_number(row.get(key), ".4g") for key in ("open", "usd_today")),
+                )
+                for name, row in sorted(status.get("tenants", {}).items())
             ],
-            "Tenants of keys.",
+            "As keys or queries name them; what is open and was spent is known of those with "
+            "limits.",
         ),
         (
             "Gateways and workers",
@@ -193,13 +248,17 @@ def now_tables(status: Mapping[str, Any]) -> list[Table]:
         ),
         (
             "Memory by variant",
-            ["name", "variant", "MiB"],
+            ["variant", "loaded in", "MiB", "where"],
             [
-                (member["id"], variant, f"{size / _MIB:.1f}")
-                for member in status["members"]
-                for variant, size in sorted(member.get("loaded_bytes", {}).items())
+                (
+                    variant,
+                    f"{len(places)}",
+                    f"{sum(size for _, size in places):.1f}",
+                    "; ".join(f"{name} {size:.1f}" for name, size in places),
+                )
+                for variant, places in sorted(held.items())
             ],
-            "What each gateway and worker holds.",
+            "What the gateways and workers hold.",
         ),
         (
             "Not served",
@@ -210,25 +269,58 @@ def now_tables(status: Mapping[str, Any]) -> list[Table]:
     ]  # fmt: skip
 
 
+_OUTCOMES: Final = ("served", "served-late", "refused")
+
+
+def _ended(counts: Mapping[str, float]) -> float:
+    return sum(counts.get(name, 0) for name in _OUTCOMES)
+
+
+def _in_time(counts: Mapping[str, float]) -> str:
+    return _ratio(100.0 * counts.get("served", 0), _ended(counts), 2)
+
+
+def _per_s(counts: Mapping[str, float], span_s: float) -> str:
+    return _ratio(_ended(counts), span_s)
+
+
+def _mean_accuracy(served: Mapping[str, int], accuracies_percent: Mapping[str, float]) -> str:
+    known = {name: count for name, count in served.items() if name in accuracies_percent}
+    right = sum(count * accuracies_percent[name] for name, count in known.items())
+    return _ratio(right, sum(known.values()), 2)
+
+
 def _by_task(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
     found: Mapping[str, Mapping[str, float]] = status.get("tasks", {})
     return found
 
 
 def _task_row(
-    name: str, counts: Mapping[str, float], queries: Mapping[str, Sequence[float]]
+    name: str,
+    counts: Mapping[str, float],
+    status: Mapping[str, Any],
+    accuracies_percent: Mapping[str, float],
+    lately: Lately,
 ) -> Sequence[str]:
-    served, late, refused = (counts.get(key, 0) for key in ("served", "served-late", "refused"))
+    queries = status.get("statistics", {}).get("queries", {})
     rows = [row for scope, row in queries.items() if scope.partition("/")[0] == name]
     took_s, answered = sum(row[2] for row in rows), sum(row[0] for row in rows)
+    served = {
+        variant: count
+        for variant, count in status.get("served_by_variant", {}).items()
+        if variant.partition("/")[0] == name
+    }
+    minute = lately.tasks.get(name, {})
     return (
         name,
-        f"{served:,.0f}",
-        f"{late:,.0f}",
-        f"{refused:,.0f}",
-        _ratio(100.0 * served, served + late + refused, 2),
+        _per_s(minute, lately.span_s),
+        _in_time(minute),
+        _in_time(counts),
+        _mean_accuracy(served, accuracies_percent),
         _ratio(1e3 * took_s, answered),
+        *(f"{counts.get(key, 0):,.0f}" for key in _OUTCOMES),
         f"{counts.get('cost_usd', 0.0):.3g}",
+        f"{counts.get('energy_wh', 0.0):.3g}",
     )
 
 
@@ -262,14 +354,16 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
     answered = status.get("served_by_variant", {})
     batches = status.get("statistics", {}).get("batches", {})
     rows = []
-    for name, accuracy, p50_s, usd in variants:
+    for name, accuracy, p50_s, usd, state in variants:
         _, count, busy_s = batches.get(name, (0, 0, 0.0))
         low, high = accuracy.low_percent, accuracy.high_percent
         rows.append(
             (
                 name,
+                state,
                 f"{accuracy.percent:.2f}",
                 "-" if low is None or high is None else f"{low:.2f} to {high:.2f}",
+                accuracy.provenance,
                 "; ".join(f"{device} {1e3 * each:.2f}" for device, each in p50_s.items()) or "-",
                 _ratio(1e3 * busy_s, count, 2),
                 "; ".join(f"{device} {each:.3g}" for device, each in usd.items()) or "-",
@@ -286,8 +380,19 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
     ]  # fmt: skip
     trials = [
         (
-            str(trial.get("variant", "")),
-            "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in trial.items()),
+            trial["variant"],
+            trial["against"],
+            f"{100.0 * trial['share']:g}",
+            f"{trial['queries']['tried']:,}",
+            f"{trial['queries']['standing']:,}",
+            f"{trial['age_s'] / 60.0:.0f}",
+            f"{trial['decision']}: {trial['reason']}",
+            "; ".join(
+                f"{each['guard']}: {each['tried']['bad']:g} of {each['tried']['count']:g} against "
+                f"{each['standing']['bad']:g} of {each['standing']['count']:g}; shown to be worse "
+                f"{each['worse_percent']:g} %, not to be {each['fine_percent']:g} %"
+                for each in trial["guards"]
+            ),
         )
         for trial in status.get("trials", ())
     ]
@@ -305,11 +410,11 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
     return [
         (
             "Variants",
-            ["variant and version", "accuracy, %", "95 % interval", "predicted p50, ms",
-             "mean of a batch, ms", "USD per 1,000", "served", "loaded in"],
+            ["variant and version", "state", "accuracy, %", "95 % interval", "known from",
+             "predicted, ms", "a batch, ms", "USD/1,000", "served", "loaded in"],
             rows,
-            "Predicted: the run time of one item on each device class, corrected by what was "
-            "observed. A batch may have several items.",
+            "Predicted: the run time (p50) of one item on each device class, corrected by what was "
+            "observed. A batch may have several items: the mean of what batches took.",
         ),
         (
             "Accuracy by feedback",
@@ -318,7 +423,13 @@ def variant_tables(status: Mapping[str, Any], variants: Sequence[VariantRow]) ->
             feedback,
             "What clients said of the answers; a variant below its stated interval is demoted.",
         ),
-        ("Canaries", ["variant", "figures"], trials, "New versions on trial."),
+        (
+            "Canaries",
+            ["version", "against", "share, %", "queries", "queries of the other", "minutes",
+             "decision", "guards: bad items"],
+            trials,
+            "New versions on trial. At 100 % the evidence is as strong as it has to be.",
+        ),
         (
             "Predictions",
             ["device", "batches", "within p90, %", "within p99, %", "median error, %"],
@@ -395,11 +506,43 @@ def unmet_rows(receipts: Sequence[Mapping[str, Any]]) -> list[Sequence[str]]:
     ]
 
 
-def quote_rows(quote: Mapping[str, Any]) -> list[Sequence[str]]:
-    """What serves a quoted query, and the extremes, a row each, under ``QUOTE_HEADS``."""
+def quote_rows(
+    quote: Mapping[str, Any], least_percent: float, most_usd: float
+) -> list[Sequence[str]]:
+    """The candidates of a quote, a row each, under ``QUOTE_HEADS``: first what serves, and what
+    is extreme.
+
+    Args:
+        least_percent, most_usd: limits of the query; the other is in the quote.
+    """
+
+    def word(found: Mapping[str, Any]) -> tuple[int, str]:
+        place = found["variant"], found["device"]
+        best = [
+            name.replace("_", " ")
+            for name in ("serves", "fastest", "most_accurate", "cheapest")
+            if (other := quote[name]) and (other["variant"], other["device"]) == place
+        ]
+        misses = [
+            name
+            for name, is_missed in (
+                ("latency", found["latency_ms"] > quote["latency_ms"]),
+                ("accuracy", found["accuracy"] < least_percent),
+                ("cost", found["cost_usd"] > most_usd),
+            )
+            if is_missed
+        ]
+        if misses:
+            best += ["misses " + " and ".join(misses)]
+        return (2 if misses else 0 if "serves" in best else 1), ", ".join(best) or "would do"
+
+    rows = sorted(
+        ((*word(found), found) for found in quote["candidates"]),
+        key=lambda row: (row[0], -row[2]["accuracy"], row[2]["latency_ms"]),
+    )
     return [
         (
-            name.replace("_", " "),
+            text,
             found["variant"],
             found["device"],
             f"{100.0 * found['probability']:.1f}",
@@ -407,8 +550,7 @@ def quote_rows(quote: Mapping[str, Any]) -> list[Sequence[str]]:
             f"{found['accuracy']:.2f}",
             _number(found["cost_usd"], ".3g"),
         )
-        for name in ("serves", "fastest", "most_accurate", "cheapest")
-        if (found := quote[name]) is not None
+        for _, text, found in rows
     ]
 
 

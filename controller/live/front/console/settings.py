@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final, NamedTuple
@@ -26,6 +29,7 @@ from modelless.controller.live.settings_revisions import (
     roll_back,
 )
 from modelless.policies.discovery import POLICIES, find_policy
+from modelless.policies.policy_settings import settings_of
 from modelless.policies.seams import (
     EvictionPolicy,
     Forecaster,
@@ -53,13 +57,20 @@ _INFER_S: Final = 60.0
 
 
 class Field(NamedTuple):
-    """A setting: its value as YAML, what it is, and names that it may have."""
+    """A setting: its value as YAML, and what it is.
+
+    Attributes:
+        about: what the policy in force does.
+        settings: of the policy in force: name, default and meaning.
+        options: the policies that there are, and what each does.
+    """
 
     key: str
     value: str
     meaning: str
-    about: str
-    options: Sequence[str]
+    about: str = ""
+    settings: Sequence[tuple[str, str, str]] = ()
+    options: Sequence[tuple[str, str]] = ()
 
 
 class Overview(NamedTuple):
@@ -133,7 +144,20 @@ def infer(home: Path, form: Mapping[str, str], picture: bytes) -> dict[str, Any]
         words = ["infer", file.name, "--json"]
         words += [f"--{name.replace('_', '-')}={form[name]}"
                   for name in ("task", "latency_ms", "min_accuracy") if form.get(name)]  # fmt: skip
+        if (limit_usd := most_usd(form)) is not None:
+            words.append(f"--max-cost-usd={limit_usd}")
         return run_command(home, words, _INFER_S, form.get("key", ""))
+
+
+def most_usd(form: Mapping[str, str]) -> float | None:
+    """What a query may cost by a form, whose slider is logarithmic: 0 is for any price."""
+    try:
+        exponent = float(form.get("max_cost", "0"))
+    except ValueError:
+        raise InvalidInputError.of("max_cost", form["max_cost"], "an exponent of 10") from None
+    if not -15.0 <= exponent <= 0.0:
+        raise InvalidInputError.of("max_cost", exponent, "-15 to 0, an exponent of 10")
+    return 10.0**exponent if exponent < 0.0 else None
 
 
 def run_command(home: Path, words: Sequence[str], most_s: float, key: str = "") -> dict[str, Any]:
@@ -197,12 +221,41 @@ def _field(key: str, document: Mapping[str, Any]) -> Field:
     value = document[section][name] if name else document[section]
     inner = Settings.model_fields[section].annotation if name else Settings
     told = inner.model_fields[name or section]  # type: ignore[union-attr]
-    seam = _SEAMS.get(name) if section == "policies" else None
-    about = ""
-    if seam is not None:
-        policy: type = find_policy(seam, value if isinstance(value, str) else value["policy"])
-        module = inspect.getdoc(sys.modules[policy.__module__]) or ""
-        about = module.partition("\n\n")[0].replace("\n", " ").replace("``", "")
+    meaning = told.description or inspect.getdoc(told.annotation) or ""
     text = value if isinstance(value, str) else json.dumps(_without_nulls(value))
-    options = tuple(POLICIES[seam].built_in) if seam is not None else ()
-    return Field(key, text, told.description or "", about, options)
+    seam = _SEAMS.get(name) if section == "policies" else None
+    if seam is None:
+        return Field(key, text, meaning)
+    policy: type = find_policy(seam, value if isinstance(value, str) else value["policy"])
+    documented = inspect.getdoc(policy) or ""
+    return Field(
+        key,
+        text,
+        meaning,
+        _sentence(inspect.getdoc(sys.modules[policy.__module__]) or ""),
+        [
+            (each.name, "" if each.default is each.empty else json.dumps(each.default, default=str),
+             _argument(documented, each.name))
+            for each in settings_of(policy).values()
+        ],
+        [(each, _about(path)) for each, path in POLICIES[seam].built_in.items()],
+    )  # fmt: skip
+
+
+@cache
+def _about(path: str) -> str:
+    """What a policy's module says of it; read and not imported: some need large libraries."""
+    spec = find_spec(path.partition(":")[0])
+    if spec is None or spec.origin is None:
+        return ""
+    return _sentence(Path(spec.origin).read_text(encoding="utf-8").split('"""')[1])
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
+
+
+def _argument(text: str, name: str) -> str:
+    """What the section ``Args`` of a docstring says of an argument."""
+    found = re.search(rf"^ +(?:\w+, )*{name}(?:, \w+)*: (.*(?:\n {{5,}}.*)*)", text, re.MULTILINE)
+    return _sentence(found[1]) if found else ""

@@ -2,7 +2,10 @@
 "use strict";
 document.addEventListener("input", (event) => {
   const output = document.querySelector(`output[for="${event.target.id}"]`);
-  if (output) output.value = event.target.value;
+  if (!output) return;
+  const value = Number(event.target.value);
+  const price = value < 0 ? (10 ** value).toExponential(1) : "any"; // of a logarithmic slider
+  output.value = event.target.id === "max_cost" ? price : value;
 });
 
 const upload = document.getElementById("upload");
