@@ -307,7 +307,7 @@ class Gateway:
 
     def variant_rows(self) -> list[VariantRow]:
         """Return what the console shows of each variant."""
-        return rows_of(self._knowledge, self._service)
+        return rows_of(self._knowledge, self._inputs.service)
 
     # -- batches ------------------------------------------------------------------------------
 
