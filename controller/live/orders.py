@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.api.tenants import TenantUse
+from modelless.controller.api.tenant_limits import TenantUse
 from modelless.controller.device.messages import Order
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.variants.vocabulary import Placement

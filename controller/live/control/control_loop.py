@@ -24,7 +24,7 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.api.tenants import TenantUse
+from modelless.controller.api.tenant_limits import TenantUse
 from modelless.controller.assembly import build_changed
 from modelless.controller.config import Settings, with_changes
 from modelless.controller.control.feedback import stated_low_percent

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modelless.common.files import write_whole
-from modelless.controller.api.tenants import DAY_S, TenantUse
+from modelless.controller.api.tenant_limits import DAY_S, TenantUse
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
 

@@ -16,7 +16,7 @@ from modelless.controller.api.keys import (
     UnauthorizedError,
     check_scope,
 )
-from modelless.controller.api.tenants import TenantBooks
+from modelless.controller.api.tenant_limits import TenantBooks
 from modelless.controller.api.v2_headers import find_header
 from modelless.controller.api.v2_reply import Headers
 from modelless.controller.api.v2_routes import Endpoint

@@ -12,7 +12,7 @@ import pytest
 
 from modelless.common.errors import StoreError
 from modelless.controller.api.keys import KeyRing, make_key
-from modelless.controller.api.tenants import TenantUse
+from modelless.controller.api.tenant_limits import TenantUse
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.live.control.totals import TenantTotals
 from modelless.controller.live.haproxy.configuration import OF_PORT, OF_SOCKET, OPERATORS_HEADER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.common.errors import OverloadedError
-from modelless.controller.api.tenants import DAY_S, TenantBooks, TenantUse
+from modelless.controller.api.tenant_limits import DAY_S, TenantBooks, TenantUse
 from modelless.controller.config import TenantSettings
 
 NOON = 100 * DAY_S + DAY_S / 2
