@@ -80,6 +80,7 @@ _INSISTING = (
     (1.0, {"latency_ms": 200.0, "min_accuracy": 77.0}),
 )
 _WAVES = ((0.2, 0.3), (0.2, 1.4)) * 2 + ((0.2, 0.3),)
+_SURGES = ((0.2, 0.5), (0.2, 4.0)) * 2 + ((0.2, 0.5),)
 _RESIZABLE = {
     "gateways": {"count": 1, "device_class": None},
     "pools": [{"device_class": "cpu-1", "workers": 1, "max_workers": 1, "sizes": ["cpu-2"]}],
@@ -95,8 +96,8 @@ SCENARIOS = (
     Scenario("floors", ((1.0, 0.8),), _INSISTING),
     Scenario("waves", _WAVES, _MIXED),
     Scenario("pauses", ((0.2, 1.2), (0.2, 0.05)) * 2 + ((0.2, 1.2),), _MIXED),
-    Scenario("loads", _WAVES, _MIXED, {"gateways": {"memory_bytes": 120 << 20}}),
-    Scenario("resizes", ((0.3, 0.1), (0.4, 0.8), (0.3, 0.1)), _MIXED, _RESIZABLE),
+    Scenario("loads", _SURGES, _MIXED, {"gateways": {"memory_bytes": 120 << 20}}),
+    Scenario("resizes", _SURGES, _MIXED, _RESIZABLE),
     Scenario("canary", ((1.0, 0.8),), _MIXED, has_canary=True),
 )
 
@@ -243,6 +244,19 @@ def gaps(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any
     }
 
 
+def print_row(row: Mapping[str, Any]) -> None:
+    print(
+        f"{row['scenario']:<9} {row['queries']:>6} queries  "
+        f"goodput/s {row['live_goodput_per_s']:.2f} live, "
+        f"{row['simulated_goodput_per_s']:.2f} simulated "
+        f"({row['goodput_gap_percent']:+.1f} %)  "
+        f"accuracy {row['live_mean_accuracy']:.2f}, {row['simulated_mean_accuracy']:.2f} "
+        f"({row['accuracy_gap_points']:+.2f})  "
+        f"replay {'identical' if row['identical'] else 'DIFFERS'}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--home", type=Path, required=True, help="with a profiled task")
@@ -257,11 +271,12 @@ def main() -> None:
     told = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="modelless-fidelity-") as temporary:
         folder = told.keep or Path(temporary)
-        rows = [
-            run(scenario, told, folder / scenario.name)
-            for scenario in SCENARIOS
-            if scenario.name in told.scenarios
-        ]
+        rows = []
+        for scenario in SCENARIOS:
+            if scenario.name in told.scenarios:
+                rows.append(run(scenario, told, folder / scenario.name))
+                if not told.json:
+                    print_row(rows[-1])
     gap = {
         figure: {"mean": float(np.mean(sizes)), "worst": max(sizes)}
         for figure in ("goodput_gap_percent", "accuracy_gap_points")
@@ -270,16 +285,6 @@ def main() -> None:
     if told.json:
         print(json.dumps({"rows": rows, "gap": gap}, indent=2))
         return
-    for row in rows:
-        print(
-            f"{row['scenario']:<9} {row['queries']:>6} queries  "
-            f"goodput/s {row['live_goodput_per_s']:.2f} live, "
-            f"{row['simulated_goodput_per_s']:.2f} simulated "
-            f"({row['goodput_gap_percent']:+.1f} %)  "
-            f"accuracy {row['live_mean_accuracy']:.2f}, {row['simulated_mean_accuracy']:.2f} "
-            f"({row['accuracy_gap_points']:+.2f})  "
-            f"replay {'identical' if row['identical'] else 'DIFFERS'}"
-        )
     goodput, accuracy = gap["goodput_gap_percent"], gap["accuracy_gap_points"]
     print(
         f"gap, mean (worst): goodput {goodput['mean']:.1f} % ({goodput['worst']:.1f}), goal "
