@@ -62,6 +62,8 @@ class Checks:
         if fleet.accuracy(placement.variant_id) < query.min_accuracy_percent:
             self._fail("minimum accuracy", seen)
         cost = fleet.CLASSES[placement.device_class].cost_usd(fleet.p50_s(placement, query.items))
+        if self._setup.learns and receipt.predicted_cost_usd is not None:
+            cost = min(cost, receipt.predicted_cost_usd)  # by what the gateway had learned
         is_held_to = self._setup.selection not in LATE_BINDING
         if is_held_to and cost > query.max_cost_usd * (1.0 + 1e-9):
             self._fail("maximum cost", f"{seen} for {cost}")
