@@ -101,6 +101,7 @@ class Dispatcher:
         self._rng = rng
         self._exploration = exploration
         self._advisory = advisory
+        self._is_shut_down = False
         self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingQueries(self._tenants)
         self._pending = PendingLoads(self._waiting, instances, self.limits)
@@ -351,6 +352,7 @@ class Dispatcher:
         return self._assign_batches(now_s, effects)
 
     def _on_shut_down(self, _: ShutDown, now_s: float) -> list[DispatchEffect]:
+        self._is_shut_down = True
         waiting = self._open.receipts_of(self._waiting.all_queries())
         return self._open.refuse_queries(waiting, Reason.SHUTTING_DOWN, now_s)
 
@@ -396,6 +398,8 @@ class Dispatcher:
             late: whether it is asked again because the query would be late.
             work_us: the least device time for it, microseconds; 0 if it is not known yet.
         """
+        if self._is_shut_down:
+            return [self._open.refuse_query(receipt, Reason.SHUTTING_DOWN, now_s)]
         query = receipt.standing or receipt.query
         if receipt.candidates is not None:  # this is not the first choice
             if query.deadline_s <= now_s:

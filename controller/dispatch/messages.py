@@ -181,7 +181,7 @@ class Tick(NamedTuple):
 
 
 class ShutDown(NamedTuple):
-    """The server stops: queries that wait are refused, and running batches still complete."""
+    """The server stops: queries that wait or come later are refused; running batches complete."""
 
 
 DispatchEvent = (

@@ -14,6 +14,20 @@ from tests.simtest.schedule import RESTLESS, Item, Schedule, Setup
 from tests.simtest.shrink import shrink
 
 KEPT = {
+    "a gateway that was paused while it shut down took queries that came meanwhile, and never "
+    "ended them": Schedule(
+        3001243,
+        Setup(workers=2, own_device=True, end_s=13.0),
+        (
+            Item(0.43, "hang", "control:1", 1.09),
+            Item(1.21, "upgrade"),
+            Item(2.49, "hang", "control:2", 1.36),
+            Item(3.0, "load", "beta", 10.0, 25.0),
+            Item(3.42, "hang", "gateway:2", 2.81),
+            Item(3.48, "upgrade"),
+            Item(11.44, "hang", "gateway:2", 0.39),
+        ),
+    ),
     "a gateway whose process was paused gave its own device up for good, as dispatch was told of "
     "it only when its variants changed": Schedule(
         1,

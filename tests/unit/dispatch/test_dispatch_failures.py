@@ -306,6 +306,8 @@ def test_shutting_down_refuses_what_waits_and_completes_what_runs() -> None:
         waiting, Reason.SHUTTING_DOWN
     )
     assert world.dispatcher.queued == 0
+    late = world.ask(latency_ms=500.0)  # read from a connection after the end
+    assert world.refused[late].reason is Reason.SHUTTING_DOWN
     world.finish()
     assert list(world.completed) == [running]
 
