@@ -150,7 +150,7 @@ def render_infer(
 def _encode_head(
     name: str, datatype: str | None, shape: tuple[int, ...], size_bytes: int | None
 ) -> bytes:
-    """What is said of an output, without the brace at the end."""
+    """Encode the description of an output, without the brace at the end."""
     told: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     if size_bytes is not None:
         told["parameters"] = {"binary_data_size": size_bytes}

@@ -277,7 +277,7 @@ class Console:
         return columns
 
     def lately(self) -> Lately:
-        """What was counted over the last minute."""
+        """The counts of the last minute."""
         if len(self._counted) < 2:
             return NOTHING_LATELY
         (then_s, (served, *before)), (now_s, (serves, *now)) = self._counted[0], self._counted[-1]

@@ -134,7 +134,7 @@ def _reply(body: bytes, content_type: bytes, status: int, kept: bytes) -> Reply:
 
 
 class Lately(NamedTuple):
-    """What was counted over the last minute.
+    """The counts of the last minute.
 
     Attributes:
         span_s: how long that is; 0 while nothing is known.
