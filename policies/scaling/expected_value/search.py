@@ -258,10 +258,14 @@ class _TaskState:
     """The best offer of each worker to the kinds of a task, and what it is worth beside the others.
 
     ``gain`` and ``blocked`` of the best offers have shape (k, w); a worker without any has 0 and 1.
+    What follows from them is kept until a worker changes: most moves that are looked at are not
+    made.
     """
 
     def __init__(self, task: TaskWorth, held: NDArray[np.bool_]) -> None:
         self._task = task
+        self._curve: tuple[FloatArray, FloatArray, FloatArray] | None = None
+        self._worths: dict[tuple[int, bytes], FloatArray] = {}
         shape = (len(task.rate_per_s), held.shape[1])
         self._gain, self._blocked = np.zeros(shape), np.ones(shape)
         for worker in np.flatnonzero(held[task.rows].any(axis=0)).tolist():
@@ -269,6 +273,8 @@ class _TaskState:
 
     def update(self, worker: int, held: NDArray[np.bool_]) -> None:
         """Take in that a worker holds other variants of the task; ``held`` has shape (v,)."""
+        self._curve = None
+        self._worths.clear()
         self._gain[:, worker], self._blocked[:, worker] = self._best(held)
 
     def _best(self, held: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
@@ -281,12 +287,16 @@ class _TaskState:
 
     def worth_of_worker(self, worker: int, held: NDArray[np.bool_]) -> FloatArray:
         """Returns the points that a worker adds to a query of each kind, shape (k,)."""
-        gain, blocked = self._best(held)
-        own, own_blocked = self._gain[:, worker], self._blocked[:, worker]
-        reached = self._reach(np.stack([gain, np.minimum(gain, own)], axis=1))
-        # Without the worker itself, whose probability is a factor up to its own gain:
-        beside: FloatArray = reached[:, 0] + reached[:, 1] * (1.0 / own_blocked - 1.0)
-        return (1.0 - blocked) * beside
+        key = worker, held.tobytes()
+        worth = self._worths.get(key)
+        if worth is None:
+            gain, blocked = self._best(held)
+            own, own_blocked = self._gain[:, worker], self._blocked[:, worker]
+            reached = self._reach(np.stack([gain, np.minimum(gain, own)], axis=1))
+            # Without the worker itself, whose probability is a factor up to its own gain:
+            beside: FloatArray = reached[:, 0] + reached[:, 1] * (1.0 / own_blocked - 1.0)
+            worth = self._worths[key] = (1.0 - blocked) * beside
+        return worth
 
     def changes(self, held: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
         """Returns what loading, and what displacing, each variant changes: points a second, (v, w).
@@ -313,6 +323,17 @@ class _TaskState:
 
     def _reach(self, points: FloatArray) -> FloatArray:
         """Returns the integral up to each of these gains, (k, m), of P(no better offer is free)."""
+        if self._curve is None:
+            self._curve = self._integral()
+        edges, none_free, sums = self._curve
+        kinds = np.arange(len(edges))[:, None]
+        at = (edges[:, None, 1:] <= points[:, :, None]).sum(axis=2)
+        reached: FloatArray = sums[kinds, at] + (points - edges[kinds, at]) * none_free[kinds, at]
+        return reached
+
+    def _integral(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns the workers' gains in order after a 0, P(no better offer is free) from each on,
+        and the integral up to each, of shape (k, w + 1)."""
         order = np.argsort(self._gain, axis=1)
         kinds = np.arange(len(order))[:, None]
         edges = self._gain[kinds, order]
@@ -322,6 +343,4 @@ class _TaskState:
         edges = np.concatenate([np.zeros((len(order), 1)), edges], axis=1)
         areas = np.diff(edges, axis=1) * none_free[:, :-1]
         sums = np.concatenate([np.zeros((len(order), 1)), np.cumsum(areas, axis=1)], axis=1)
-        at = (edges[:, None, 1:] <= points[:, :, None]).sum(axis=2)
-        reached: FloatArray = sums[kinds, at] + (points - edges[kinds, at]) * none_free[kinds, at]
-        return reached
+        return edges, none_free, sums
