@@ -119,11 +119,15 @@ class _Draft:
         """Whether clients ask for a scope that nothing serves and that the variant could serve."""
         return any(self.memory.copies(scope) == 0 for scope in self._unmet_by(variant_id))
 
-    def is_last_answer(self, variant_id: str, replacement_id: str) -> bool:
-        """Whether clients that just asked in vain would do so again with the replacement."""
+    def is_last_answer(self, variant_id: str, replacement_id: str, worker: WorkerState) -> bool:
+        """Whether clients that just asked in vain would do so again with the replacement.
+
+        Only those count that reach the worker: of a gateway's own device, its own clients.
+        """
         return any(
             self.memory.copies(scope) == 1 and not in_scope(replacement_id, scope)
             for scope in self._unmet_by(variant_id)
+            if worker.pool != GATEWAYS or scope in worker.unmet
         )
 
     def _unmet_by(self, variant_id: str) -> list[str]:
@@ -403,7 +407,7 @@ class Planner:
                 for instance in worker.instances
                 if not (instance.in_use or instance.pinned)
                 and (in_vain or draft.is_spare(instance, worker))
-                and not draft.is_last_answer(instance.variant_id, placement.variant_id)
+                and not draft.is_last_answer(instance.variant_id, placement.variant_id, worker)
             ]
             victims = choose_victims(self._in_order(movable, worker, draft), lacking_bytes)
         if sum(victim.memory_bytes for victim in victims) < lacking_bytes:

@@ -28,6 +28,21 @@ KEPT = {
             Item(11.44, "hang", "gateway:2", 0.39),
         ),
     ),
+    "each of two gateways held, in its own device, the only copy of what the other's clients asked "
+    "for, and was to keep it for them, though they do not reach it": Schedule(
+        3001351,
+        Setup(
+            gateways=2,
+            workers=0,
+            min_workers=0,
+            max_workers=0,
+            own_device=True,
+            memory_mib=600,
+            scaling="proteus",
+            end_s=12.0,
+        ),
+        (Item(2.0, "load", "both", 8.0, 20.0),),
+    ),
     "a gateway whose process was paused gave its own device up for good, as dispatch was told of "
     "it only when its variants changed": Schedule(
         1,
