@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.eviction.instance_figures import (
@@ -29,6 +29,7 @@ from modelless.policies.eviction.query_rates import QueryRates, ServedKind
 from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
+from modelless.variants.vocabulary import Placement
 
 _IN_TIME = 0.5
 
@@ -79,10 +80,12 @@ class MissCost(EvictionPolicy):
         self._horizon_s = lives_s[-1]
         self._demand = QueryRates(lives_s, view_s)
         self._leaving: set[Key] = set()
+        self._able: dict[Placement, list[int]] = {}  # numbers of the kinds that it serves
 
     def observe(self, view: ClusterView) -> None:
         if self._demand.observe(view):
             self._leaving = set()
+            self._able = {}
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         self.observe(view)
@@ -90,7 +93,8 @@ class MissCost(EvictionPolicy):
         held = instances_of(view) | mine
         # The core asks for each worker on the same view: the first of a ranking may be gone.
         standing = [each for key, each in held.items() if key in mine or key not in self._leaving]
-        ranked = self._rank_by_cost(residents, self._served_kinds(standing, view))
+        tasks = {task_of(each.variant_id) for each in residents}
+        ranked = self._rank_by_cost(residents, self._served_kinds(tasks, standing, view))
         self._leaving.update(key_of(each) for each in ranked[:1])
         return ranked
 
@@ -105,22 +109,31 @@ class MissCost(EvictionPolicy):
     # -- the queries that each instance serves ----------------------------------------------------
 
     def _served_kinds(
-        self, standing: Iterable[Instance], view: ClusterView
+        self, tasks: Collection[str], standing: Iterable[Instance], view: ClusterView
     ) -> dict[Key, list[ServedKind]]:
-        """Returns the kinds of queries that each instance can serve."""
-        by_task = self._demand.kinds_by_task()
-        classes = {worker.worker_id: worker.device_class for worker in view.workers}
+        """Returns the kinds of queries for the tasks that each instance can serve."""
+        by_task = {task: self._demand.kinds_of(task) for task in tasks}
+        workers = {worker.worker_id: worker for worker in view.workers}
         facts = {variant.variant_id: variant for variant in view.variants}
-        busy = {worker.worker_id: worker.busy_share for worker in view.workers}
         kinds: defaultdict[Key, list[ServedKind]] = defaultdict(list)
         for instance in standing:
-            known = facts.get(instance.variant_id)
-            name = classes.get(instance.worker_id, "")
-            for kind in by_task.get(task_of(instance.variant_id), ()):
-                if known is None or kind.queries.is_served_by(known, name):
-                    kind.servers += 1
-                    kind.busy_share = min(kind.busy_share, busy.get(instance.worker_id, 0.0))
-                    kinds[key_of(instance)].append(kind)
+            if not (mine := by_task.get(task_of(instance.variant_id))):
+                continue
+            worker = workers.get(instance.worker_id)
+            name, busy_share = (worker.device_class, worker.busy_share) if worker else ("", 0.0)
+            placement = Placement(instance.variant_id, name)
+            if placement not in self._able:
+                known = facts.get(instance.variant_id)
+                self._able[placement] = [
+                    number
+                    for number, kind in enumerate(mine)
+                    if known is None or kind.queries.is_served_by(known, name)
+                ]
+            for number in self._able[placement]:
+                kind = mine[number]
+                kind.servers += 1
+                kind.busy_share = min(kind.busy_share, busy_share)
+                kinds[key_of(instance)].append(kind)
         return kinds
 
     def _cost(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
@@ -175,7 +188,8 @@ class MissCost(EvictionPolicy):
             for key, instance in instances_of(view).items()
             if key in gone or key not in self._leaving
         ]
-        kinds = self._served_kinds([*standing, newcomer], view)
+        tasks = {task_of(each.variant_id) for each in (newcomer, *victims)}
+        kinds = self._served_kinds(tasks, [*standing, newcomer], view)
         load_s, mine = reload_s(newcomer), kinds[key_of(newcomer)]
         if any(
             waiting > 0 and in_scope(newcomer.variant_id, scope) and self._is_in_time(load_s, mine)

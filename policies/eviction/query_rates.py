@@ -65,6 +65,7 @@ class QueryRates:
         self._view_s = view_s
         self._now_s = -math.inf
         self._kinds: dict[str, dict[QueryKind, float]] = {}  # by scope
+        self._kinds_per_s: dict[str, list[tuple[QueryKind, float]]] = {}  # by task, once asked for
         self._in_vain: dict[str, float] = {}
         self._names: frozenset[str] = frozenset()
         self._known: frozenset[str] = frozenset()
@@ -74,6 +75,7 @@ class QueryRates:
         """Take in a view; return False if it was taken in before."""
         if view.now_s == self._now_s:
             return False
+        self._kinds_per_s = {}
         is_first = self._now_s == -math.inf
         span_s = self._view_s if is_first else max(view.now_s - self._now_s, 0.0)
         self._now_s = view.now_s
@@ -104,18 +106,24 @@ class QueryRates:
         for scope in scopes_of(variant_id):
             self._in_vain.pop(scope, None)
 
-    def kinds_by_task(self) -> Mapping[str, Sequence[ServedKind]]:
-        """Returns the kinds of queries and their rates, by task."""
-        by_task: defaultdict[str, list[ServedKind]] = defaultdict(list)
+    def kinds_of(self, task: str) -> list[ServedKind]:
+        """Returns the kinds of queries for a task and their rates, in an order that is the same
+        until the next view."""
+        if not self._kinds_per_s:
+            self._kinds_per_s = self._by_task()
+        return [ServedKind(*each) for each in self._kinds_per_s.get(task, ())]
+
+    def _by_task(self) -> dict[str, list[tuple[QueryKind, float]]]:
+        by_task: dict[str, list[tuple[QueryKind, float]]] = {}
         usual = self._usual_limits()
         for scope, rate_per_s in self._rates.rates_per_s().items():
             kinds = self._kinds.get(scope) or {
                 QueryKind(scope, limit_s, 0.0): n for limit_s, n in usual
             }
             total = sum(kinds.values()) or 1.0
-            by_task[task_of(scope)] += [
-                ServedKind(kind, rate_per_s * n / total) for kind, n in sorted(kinds.items())
-            ]
+            by_task.setdefault(task_of(scope), []).extend(
+                (kind, rate_per_s * n / total) for kind, n in sorted(kinds.items())
+            )
         return by_task
 
     def _scopes(self, view: ClusterView) -> frozenset[str]:

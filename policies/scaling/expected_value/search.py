@@ -74,8 +74,10 @@ class Search:
         self._offer, self._tasks, self._now = offer, tasks, holdings
         self._horizon_s, self._confidence_z = horizon_s, confidence_z
         self._task_of = np.full(len(offer.placements), -1, dtype=np.intp)
+        self._at = np.zeros(len(offer.placements), dtype=np.intp)  # its place among the task's rows
         for number, task in enumerate(tasks):
             self._task_of[task.rows] = number
+            self._at[task.rows] = np.arange(len(task.rows))
         self._states = [_TaskState(task, holdings.held) for task in tasks]
         shape = holdings.held.shape
         self._gain, self._loss = np.zeros(shape), np.zeros(shape)  # points a second
@@ -225,14 +227,17 @@ class Search:
     def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
         """Returns what a move gains until the horizon, less its uncertainty: points."""
         mean = variance = 0.0
-        left_s = float(self._left_s()[row, worker])
+        left_s = float(self._horizon_s - self._busy_s[worker] - self._offer.load_s[row])
         for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
-            rows = self._tasks[number].rows
-            before = self._now.held[rows, worker]
-            without = before & ~np.isin(rows, gone)
+            before = self._now.held[self._tasks[number].rows, worker]
+            without = before.copy()
+            without[[self._at[each] for each in gone if self._task_of[each] == number]] = False
+            after = without.copy()
+            if self._task_of[row] == number:
+                after[self._at[row]] = True
             present, less, new = (
                 self._states[number].worth_of_worker(worker, held)
-                for held in (before, without, without | (rows == row))
+                for held in (before, without, after)
             )
             change = self._horizon_s * (less - present) + left_s * (new - less)
             mean += float(self._tasks[number].rate_per_s @ change)
