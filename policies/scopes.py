@@ -9,6 +9,7 @@ version.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 _WITH: Final = "with"
@@ -55,6 +56,7 @@ def own_of(arm: str) -> str:
     return f"{variant_id.partition('@')[0]} {word} {variant_id}"
 
 
+@lru_cache(maxsize=1 << 16)  # asked for each variant and queue of each decision
 def in_scope(variant_id: str, scope: str) -> bool:
     """Returns whether a scope or arm contains the variant.
 
