@@ -14,17 +14,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.eviction.instance_figures import (
-    Key,
-    instances_of,
-    key_of,
-    reload_s,
-    size_bytes,
-)
+from modelless.policies.eviction.instance_figures import Key, key_of, reload_s, size_bytes
 from modelless.policies.eviction.query_rates import QueryRates, ServedKind
 from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy
@@ -79,62 +73,34 @@ class MissCost(EvictionPolicy):
         self.admission = admission
         self._horizon_s = lives_s[-1]
         self._demand = QueryRates(lives_s, view_s)
-        self._leaving: set[Key] = set()
-        self._able: dict[Placement, list[int]] = {}  # numbers of the kinds that it serves
+        self._standing: Standing | None = None  # of the last view, once asked for
 
     def observe(self, view: ClusterView) -> None:
         if self._demand.observe(view):
-            self._leaving = set()
-            self._able = {}
+            self._standing = None
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        self.observe(view)
-        mine = {key_of(each): each for each in residents}
-        held = instances_of(view) | mine
+        standing = self._standing_in(view)
+        ranked = self._rank_by_cost(residents, standing.kinds_of(residents))
         # The core asks for each worker on the same view: the first of a ranking may be gone.
-        standing = [each for key, each in held.items() if key in mine or key not in self._leaving]
-        tasks = {task_of(each.variant_id) for each in residents}
-        ranked = self._rank_by_cost(residents, self._served_kinds(tasks, standing, view))
-        self._leaving.update(key_of(each) for each in ranked[:1])
+        standing.remove(ranked[:1])
         return ranked
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
-        self.observe(view)
-        if not self.admission or self._is_worth_it(newcomer, victims, view):
+        standing = self._standing_in(view)
+        if not self.admission or self._is_worth_it(newcomer, victims, view, standing):
             self._demand.reset_refused(newcomer.variant_id)
             return True
-        self._leaving.difference_update(key_of(each) for each in victims)
+        standing.restore(victims)
         return False
 
     # -- the queries that each instance serves ----------------------------------------------------
 
-    def _served_kinds(
-        self, tasks: Collection[str], standing: Iterable[Instance], view: ClusterView
-    ) -> dict[Key, list[ServedKind]]:
-        """Returns the kinds of queries for the tasks that each instance can serve."""
-        by_task = {task: self._demand.kinds_of(task) for task in tasks}
-        workers = {worker.worker_id: worker for worker in view.workers}
-        facts = {variant.variant_id: variant for variant in view.variants}
-        kinds: defaultdict[Key, list[ServedKind]] = defaultdict(list)
-        for instance in standing:
-            if not (mine := by_task.get(task_of(instance.variant_id))):
-                continue
-            worker = workers.get(instance.worker_id)
-            name, busy_share = (worker.device_class, worker.busy_share) if worker else ("", 0.0)
-            placement = Placement(instance.variant_id, name)
-            if placement not in self._able:
-                known = facts.get(instance.variant_id)
-                self._able[placement] = [
-                    number
-                    for number, kind in enumerate(mine)
-                    if known is None or kind.queries.is_served_by(known, name)
-                ]
-            for number in self._able[placement]:
-                kind = mine[number]
-                kind.servers += 1
-                kind.busy_share = min(kind.busy_share, busy_share)
-                kinds[key_of(instance)].append(kind)
-        return kinds
+    def _standing_in(self, view: ClusterView) -> Standing:
+        self.observe(view)
+        if self._standing is None:
+            self._standing = Standing(view, self._demand)
+        return self._standing
 
     def _cost(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
         """Returns the cost a second and a byte of evicting the instance."""
@@ -179,17 +145,14 @@ class MissCost(EvictionPolicy):
     # -- who comes ------------------------------------------------------------------------------
 
     def _is_worth_it(
-        self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView
+        self,
+        newcomer: Instance,
+        victims: Sequence[Instance],
+        view: ClusterView,
+        standing: Standing,
     ) -> bool:
         """Returns whether the load serves a waiting query, or gains more than it costs."""
-        gone = {key_of(victim) for victim in victims}
-        standing = [
-            instance
-            for key, instance in instances_of(view).items()
-            if key in gone or key not in self._leaving
-        ]
-        tasks = {task_of(each.variant_id) for each in (newcomer, *victims)}
-        kinds = self._served_kinds(tasks, [*standing, newcomer], view)
+        kinds = standing.kinds_of([*victims, newcomer])
         load_s, mine = reload_s(newcomer), kinds[key_of(newcomer)]
         if any(
             waiting > 0 and in_scope(newcomer.variant_id, scope) and self._is_in_time(load_s, mine)
@@ -216,3 +179,86 @@ class MissCost(EvictionPolicy):
         return math.fsum(
             kind.rate_per_s * kind.own_share() * self._lost(load_s, kind) for kind in kinds
         )
+
+
+class Standing:
+    """The instances of a view, less those that were ranked first to leave.
+
+    They are counted by placement, so that a worker is ranked without looking at all the others.
+    """
+
+    def __init__(self, view: ClusterView, demand: QueryRates) -> None:
+        self._demand = demand
+        self._workers = {worker.worker_id: worker for worker in view.workers}
+        self._facts = {variant.variant_id: variant for variant in view.variants}
+        self._able: dict[Placement, list[int]] = {}  # numbers of the kinds that it serves
+        # By task and placement: the busy share of each one's worker, and its key, ascending.
+        self._by_task: dict[str, dict[Placement, list[tuple[float, Key]]]] = {}
+        self._keys: set[Key] = set()  # in the view
+        for worker in view.workers:
+            for instance in worker.instances:
+                self._keys.add(key_of(instance))
+                self._alike(instance).append((worker.busy_share, key_of(instance)))
+        for placements in self._by_task.values():
+            for alike in placements.values():
+                alike.sort()
+
+    def remove(self, instances: Iterable[Instance]) -> None:
+        """Leave these out."""
+        for instance in instances:
+            if self._stands(instance):
+                self._alike(instance).remove((self._busy_share(instance), key_of(instance)))
+
+    def restore(self, instances: Iterable[Instance]) -> None:
+        """Count these again: they do not leave."""
+        for instance in instances:
+            if key_of(instance) in self._keys and not self._stands(instance):
+                insort(self._alike(instance), (self._busy_share(instance), key_of(instance)))
+
+    def kinds_of(self, instances: Sequence[Instance]) -> dict[Key, list[ServedKind]]:
+        """Returns the kinds of queries that each of these can serve. They count all of them, those
+        that were left out and those of no view, too."""
+        kinds: dict[str, list[ServedKind]] = {}
+        for task in {task_of(each.variant_id) for each in instances}:
+            kinds[task] = of_task = self._demand.kinds_of(task)
+            for placement, alike in self._by_task.get(task, {}).items():
+                if alike:
+                    for number in self._served_by(placement, of_task):
+                        of_task[number].count(len(alike), alike[0][0])
+        found = {}
+        for instance in instances:
+            of_task = kinds[task_of(instance.variant_id)]
+            mine = [of_task[n] for n in self._served_by(self._placement(instance), of_task)]
+            if not self._stands(instance):
+                for kind in mine:
+                    kind.count(1, self._busy_share(instance))
+            found[key_of(instance)] = mine
+        return found
+
+    def _served_by(self, placement: Placement, kinds: Sequence[ServedKind]) -> list[int]:
+        if placement not in self._able:
+            facts = self._facts.get(placement.variant_id)
+            self._able[placement] = [
+                number
+                for number, kind in enumerate(kinds)
+                if facts is None or kind.queries.is_served_by(facts, placement.device_class)
+            ]
+        return self._able[placement]
+
+    def _stands(self, instance: Instance) -> bool:
+        alike = self._alike(instance)
+        entry = self._busy_share(instance), key_of(instance)
+        at = bisect_left(alike, entry)
+        return at < len(alike) and alike[at] == entry
+
+    def _alike(self, instance: Instance) -> list[tuple[float, Key]]:
+        placements = self._by_task.setdefault(task_of(instance.variant_id), {})
+        return placements.setdefault(self._placement(instance), [])
+
+    def _placement(self, instance: Instance) -> Placement:
+        worker = self._workers.get(instance.worker_id)
+        return Placement(instance.variant_id, worker.device_class if worker else "")
+
+    def _busy_share(self, instance: Instance) -> float:
+        worker = self._workers.get(instance.worker_id)
+        return worker.busy_share if worker else 0.0

@@ -46,6 +46,11 @@ class ServedKind:
     servers: int = 0
     busy_share: float = 1.0  # of the least busy worker among them
 
+    def count(self, servers: int, busy_share: float) -> None:
+        """Count more instances that serve it; the least busy one's worker is so busy."""
+        self.servers += servers
+        self.busy_share = min(self.busy_share, busy_share)
+
     def own_share(self) -> float:
         """Returns the share of the queries that would be lost with one of the instances."""
         return 1.0 if self.servers <= 1 else max(self.busy_share, _LEAST_SHARE)
