@@ -168,21 +168,34 @@ class Search:
         left_s = self._left_s()
         for worker in np.flatnonzero(possible.any(axis=0)).tolist():
             rows = np.flatnonzero(possible[:, worker])
-            pool = np.flatnonzero(self._now.movable[:, worker])
-            least = np.full(len(rows), np.inf)
-            lacking = size[rows] - self._now.free_bytes[worker]
-            tasks = self._task_of[rows]
-            for task in {-1, *self._task_of[pool].tolist()}:
-                mine = tasks == task if task >= 0 else ~np.isin(tasks, self._task_of[pool])
-                if mine.any():
-                    order, losses = self._cheapest(pool, worker, task)
-                    sizes = np.cumsum(self._now.bytes[pool[order], worker])
-                    least[mine] = np.interp(
-                        lacking[mine], [0.0, *sizes], [0.0, *np.cumsum(losses)], right=np.inf
-                    )
             gained = self._gain[rows, worker] * left_s[rows, worker]
+            least = self._least_losses(rows, size[rows] - self._now.free_bytes[worker], worker)
             net[rows, worker] = (gained - self._horizon_s * least) / size[rows]
         return net
+
+    def _least_losses(self, rows: IntArray, lacking: FloatArray, worker: int) -> FloatArray:
+        """Returns the least loss that makes room for each load, points a second: the instances of
+        least loss a byte leave, the last in part; those of the load's own task lose nothing, at
+        best. Infinite where all of them are too few.
+        """
+        pool = np.flatnonzero(self._now.movable[:, worker])
+        tasks, line = np.unique(self._task_of[rows], return_inverse=True)
+        is_own = tasks[:, None] == self._task_of[pool]
+        losses = np.where(is_own, 0.0, self._loss[pool, worker])
+        sizes = np.broadcast_to(self._now.bytes[pool, worker], losses.shape)
+        order = np.argsort(losses / np.maximum(sizes, 1.0), axis=1, kind="stable")
+        first = np.zeros((len(tasks), 1))
+        freed, lost = (
+            np.cumsum(np.concatenate([first, np.take_along_axis(each, order, 1)], axis=1), axis=1)
+            for each in (sizes, losses)
+        )
+        wanted = np.maximum(lacking, 0.0)
+        at = (freed[line] <= wanted[:, None]).sum(axis=1) - 1
+        after = np.minimum(at + 1, len(pool))
+        begin, end = freed[line, at], freed[line, after]
+        slope = (lost[line, after] - lost[line, at]) / np.where(after > at, end - begin, 1.0)
+        least = slope * (wanted - begin) + lost[line, at]
+        return np.where((after == at) & (wanted > begin), np.inf, least)
 
     def _cheapest(self, pool: IntArray, worker: int, task: int) -> tuple[IntArray, FloatArray]:
         """Returns the order in which to displace a worker's instances, and the loss of each then.
@@ -343,8 +356,8 @@ class _TaskState:
         kinds = np.arange(len(order))[:, None]
         edges = self._gain[kinds, order]
         factors = self._blocked[kinds, order]
-        none_free = np.cumprod(factors[:, ::-1], axis=1)[:, ::-1]  # of all from this edge on
-        none_free = np.concatenate([none_free, np.ones((len(order), 1))], axis=1)
+        from_here = np.cumprod(factors[:, ::-1], axis=1)[:, ::-1]
+        none_free: FloatArray = np.concatenate([from_here, np.ones((len(order), 1))], axis=1)
         edges = np.concatenate([np.zeros((len(order), 1)), edges], axis=1)
         areas = np.diff(edges, axis=1) * none_free[:, :-1]
         sums = np.concatenate([np.zeros((len(order), 1)), np.cumsum(areas, axis=1)], axis=1)
