@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def copy_tree(target: Path) -> Path:
-    """What is needed to build, its links kept, without what builds leave behind."""
+    """All that a build needs, its links kept, without what builds leave behind."""
     target.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():

@@ -136,7 +136,7 @@ class ArtifactStore:
     def fetch(self, sha256: str) -> Path:
         """A local path to the artifact, its hash just checked.
 
-        Whoever loads it later checks the bytes it loads (``read_verified``): the file may change.
+        A later load checks the bytes that it reads (``read_verified``): the file may change.
 
         Raises:
             InvalidInputError: ``sha256`` is not 64 lowercase hex digits.

@@ -108,7 +108,7 @@ def unseen(
     device_class: str,
     known: Sequence[Measurement],
 ) -> dict[str, float]:
-    """What is predicted of a device class of which nothing was measured."""
+    """Predictions for a device class of which nothing was measured."""
     model = MachinePredictor(shipped_prior(), subjects, sorted({row.batch for row in grid}))
     return judge(model, known, [row for row in grid if row.device_class == device_class])
 

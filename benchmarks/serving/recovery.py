@@ -206,7 +206,7 @@ def _moved_away(paths: list[Path]) -> Ender:
 
 
 def _put_back(path: Path, away: Path) -> None:
-    """Whoever has made a new, empty one meanwhile must not win, though they may do so again."""
+    """A new, empty one that somebody makes meanwhile must not win, though they may do so again."""
     newer = path.with_name(f"new-{path.name}")
     while away.exists():
         with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ ROLES = {
 STAND_IN = "/stand-in.cfg"
 """In the command of a HAProxy that stands in for Serve's; see ``live/haproxy/keeper``."""
 WHOLE_S = 150.0
-"""What is not whole again after so long never will be: the benchmark gives up."""
+"""A cluster that is not whole again after so long never will be: the benchmark gives up."""
 
 _POOL_OF_TWO = """gateways: {count: 2, device_class: null}
 pools: [{device_class: cpu-1, workers: 2}]"""
@@ -49,7 +49,7 @@ SITES = ("edge", "core")
 
 
 class Seen(NamedTuple):
-    """Who was there at one moment.
+    """The processes that were there at one moment.
 
     Attributes:
         at_s: when, seconds since the epoch.

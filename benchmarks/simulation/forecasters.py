@@ -42,7 +42,7 @@ MAKERS: dict[str, Callable[[float], Forecaster]] = {
     "lag-quantile 0.5": lambda horizon_s: LagQuantile(quantile=0.5, horizon_s=horizon_s),
     "lag-quantile": lambda horizon_s: LagQuantile(horizon_s=horizon_s),
 }
-"""What is compared, by name; made for a horizon, for those that learn for one."""
+"""The forecasters that are compared, by name; made for a horizon, for those that learn for one."""
 
 
 def read_trace(path: Path) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ _NUMBERS: Final = re.compile(rf"[-+0-9.eE,\s]{{0,{_SLICE_CHARS}}}")
 def read_json(body: bytes | memoryview, end: int, limits: Limits) -> Any:
     """Parse ``body[:end]``; a document that is not small belongs into another thread.
 
-    What is returned must not be changed: it may be another request's, too.
+    The result must not be changed: it may be another request's, too.
 
     Raises:
         PayloadTooLargeError: it has too many bytes or too many values.

@@ -102,8 +102,8 @@ def profile(
 
     Latency by batch and by the size of items, throughput, memory, load time. What was measured here
     before is not measured again, so an interrupted run goes on where it was left; --drifted
-    measures only what was slower or quicker in service since. What is measured on a busy
-    machine is marked, and measured again by the next run. The device itself is measured first,
+    measures only what was slower or quicker in service since. A figure from a busy machine
+    is marked, and measured again by the next run. The device itself is measured first,
     once: see 'modelless device'.
 
     Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; modelless profile report

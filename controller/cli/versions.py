@@ -208,8 +208,8 @@ def remove(
     """Remove a task, a model, a variant or one version, with its profiles and files.
 
     Files that another variant has, or was made of, stay. The history stays, too, and a version that
-    was removed is never given again. What is in use is refused: what is loaded, on trial, or
-    current while there are other versions. What a running modelless serves is retired first.
+    was removed is never given again. Versions in use are refused: those that are loaded, on
+    trial, or current while there are others. What a running modelless serves is retired first.
 
     Examples: modelless remove imagenet/mynet/int8-224@2; modelless remove imagenet/mynet
     """

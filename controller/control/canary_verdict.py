@@ -182,7 +182,7 @@ class TrialEvidence:
     def add(self, counts: TrialCounts) -> None:
         """Add what a gateway counted.
 
-        What is slow is taken from queries that are not judged by it, or the test would not hold.
+        Slowness is learned from queries that are not judged by it, or the test would not hold.
         """
         self.tried.add(counts.tried, self.slow_step)
         self.standing.add(counts.standing, self.slow_step)

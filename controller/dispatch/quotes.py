@@ -101,7 +101,7 @@ class Quote(NamedTuple):
 
 
 class _Outlook(NamedTuple):
-    """What is expected of each candidate, shape (n,).
+    """The expected figures of each candidate, shape (n,).
 
     Attributes:
         candidates: the rows.

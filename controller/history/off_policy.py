@@ -216,8 +216,9 @@ def estimate(other: Other, *, doubly_robust: bool) -> Estimate:
     """How the other policy would have done, one decision at a time.
 
     The standard error is the jackknife's over blocks of time, so what nearby queries have in common
-    counts (Kuensch, Annals of Statistics 1989). What is not among n matches may still happen, as
-    often as once in n: a query that is not in time, or an answer that is refused and costs nothing.
+    counts (Kuensch, Annals of Statistics 1989). An event that is not among n matches may still
+    happen, as often as once in n: a query that is not in time, or an answer that is refused and
+    costs nothing.
 
     Args:
         doubly_robust: else it is the self-normalised inverse propensity score.

@@ -1,7 +1,7 @@
 """The simulator: the cores, driven over a virtual clock.
 
 Everything that decides is production's own: dispatcher, planner, instances, cost model, policies.
-What is simulated is what they cannot see: clients, devices, the network, and time.
+Only what they cannot see is simulated: clients, devices, the network, and time.
 """
 
 from __future__ import annotations

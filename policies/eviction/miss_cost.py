@@ -117,7 +117,7 @@ class MissCost(EvictionPolicy):
             return math.exp(-slack_s / self._demand.wait_s)
         return 1.0 + kind.rate_per_s * (self._demand.wait_s - slack_s)
 
-    # -- who leaves -----------------------------------------------------------------------------
+    # -- evictions ------------------------------------------------------------------------------
 
     def _rank_by_cost(
         self, residents: Sequence[Instance], kinds: Mapping[Key, list[ServedKind]]
@@ -142,7 +142,7 @@ class MissCost(EvictionPolicy):
                 kind.servers -= 1
         return ranked
 
-    # -- who comes ------------------------------------------------------------------------------
+    # -- loads ----------------------------------------------------------------------------------
 
     def _is_worth_it(
         self,

@@ -47,12 +47,12 @@ def running(live_home: Path, port: int) -> Iterator[Running]:
 
 
 def loaded(running: Running) -> set[str]:
-    """What is ready somewhere."""
+    """The variants that are ready somewhere."""
     return {v for m in running.get("/modelless/status")["members"] for v in m["loaded"]}
 
 
 def member_ids(running: Running) -> set[str]:
-    """Who is there; who ended is told of for some seconds more."""
+    """The processes that are there, and for some seconds those that ended."""
     return {member["id"] for member in running.get("/modelless/status")["members"]}
 
 
@@ -62,7 +62,7 @@ def gateway_ids(running: Running) -> set[str]:
 
 
 def doors(home: Path) -> set[str]:
-    """Whose doors are in the run folder, by id."""
+    """The gateways whose doors are in the run folder, by id."""
     return {path.stem for path in (home / "run" / "doors").glob("*.door")}
 
 

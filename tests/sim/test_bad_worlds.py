@@ -1,4 +1,4 @@
-"""What is wrong with a world is said with its place, before or while it runs."""
+"""Mistakes in a world are told with their place, before or while it runs."""
 
 from __future__ import annotations
 

@@ -41,8 +41,9 @@ class GraphFacts:
     """Facts of a graph for one item. A fact that cannot be told for certain is None.
 
     Attributes:
-        activation_bytes: what all compute nodes write, an engine's fusing aside. What is quantised
-            at once, or dequantised to be read, counts in the quantised format, as engines fuse it.
+        activation_bytes: what all compute nodes write, an engine's fusing aside. A tensor that is
+            quantised at once, or dequantised to be read, counts in the quantised format, as engines
+            fuse it.
         activation_count: elements that layers write ("mactivations", in millions, elsewhere).
         layers: number of nodes that multiply.
         precision: the format of most weights.

@@ -41,7 +41,7 @@ HAPROXY = {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     # A query whose gateway dies is sent to another one, as far as HAProxy has kept it: see the
-    # launcher. What is longer than the buffer is not: an image of 260 x 260 pixels is 203 kB.
+    # launcher. A longer one than the buffer is not: an image of 260 x 260 pixels is 203 kB.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "2",
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),

@@ -45,9 +45,9 @@ def check_reachable(address: str, most_s: float = 5.0) -> None:
 class HeldPorts:
     """Ports bound, and not listened on, by this process.
 
-    The system gives such a port to nobody who asks for any. Who asks for this very one and says
-    that it may be used again (``SO_REUSEADDR``, ``SO_REUSEPORT``: HAProxy and Serve's proxies do)
-    gets it, and only who listens gets connections.
+    The system gives such a port to no process that asks for any. A process that asks for this very
+    one and says that it may be used again (``SO_REUSEADDR``, ``SO_REUSEPORT``: HAProxy and Serve's
+    proxies do) gets it, and only one that listens gets connections.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class HeldPorts:
         """
         if any(held.getsockname()[1] == port for held in self._sockets):
             return port
-        # Who listens and shares would share with us, too: so ask without first.
+        # A process that listens and shares would share with us, too: so ask without first.
         try:
             with _bound(host, port, shared=False) as probe:
                 chosen: int = probe.getsockname()[1]

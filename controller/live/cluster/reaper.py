@@ -4,8 +4,8 @@ A process of its own that reads a pipe from the supervisor. The pipe's end, whic
 even after ``kill -9``, is the signal: what is left of the cluster is given a moment to end by
 itself, and then killed. A process is the cluster's if it bears its mark in its environment,
 descends from one that does, or has a file open for writing in Ray's folder (a process that sets its
-title loses its environment). Who only reads there, such as ``tail -f`` or what ships logs, is none
-of ours. What cannot be killed is given up, and said. Linux only, by way of ``/proc``. Standard
+title loses its environment). A process that only reads there, such as ``tail -f``, is not the
+cluster's. What cannot be killed is given up, and said. Linux only, by way of ``/proc``. Standard
 library only, so that starting it costs little.
 """
 
@@ -65,7 +65,7 @@ def end_all(
     """Wait until ``look`` finds nobody; kill those it finds after the grace.
 
     Returns:
-        Who was still there when patience ended.
+        Those that were still there when patience ended.
     """
     kill_s = clock() + GRACE_S
     while left := look():

@@ -1,6 +1,6 @@
 """The folder ``run/`` of a home: one modelless at a time has it, and begins it anew.
 
-Whoever starts a Ray makes it a folder that nobody else can enter: Ray lets all users into its own.
+A process that starts Ray makes a folder for it that no other user can enter: Ray's own is open.
 ``up.json`` there is written when all of it is up; until then only the lock tells of it.
 """
 

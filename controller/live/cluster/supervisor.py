@@ -66,7 +66,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is seen of the cluster at one moment.
+    """The state of the cluster at one moment.
 
     Attributes:
         now_s: when, on any clock.
@@ -277,7 +277,7 @@ class Supervisor:
     # -- looking ------------------------------------------------------------------------------
 
     def _look(self) -> tuple[Seen, list[int]]:
-        """What is seen, and which processes have stood still for too long."""
+        """The cluster's state, and the processes that have stood still for too long."""
         found = self._members()
         commands = [_command(process_id) for process_id in found]
         now_s = time.monotonic()

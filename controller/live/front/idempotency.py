@@ -29,7 +29,7 @@ _OVERHEAD_BYTES: Final = 1024
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Name = tuple[str, bytes]
-"""Who asks, and the key; another tenant's key of the same text is another."""
+"""The tenant, and the key: two tenants may use keys of the same text."""
 
 
 class _Kept(NamedTuple):

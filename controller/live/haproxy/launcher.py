@@ -94,7 +94,7 @@ class Current(NamedTuple):
 
 
 def read_current(folder: Path) -> Current:
-    """Who serves clients, as far as is noted."""
+    """The HAProxy that serves clients, as far as is noted."""
     try:
         return Current(*json.loads((folder / CURRENT).read_text()))
     except (OSError, ValueError, TypeError):

@@ -333,7 +333,7 @@ class Problem:
             starts = windows + lag
             inside = starts < len(low_s)
             groups, windows, starts = groups[inside], windows[inside], starts[inside]
-            # What is left for the latest arrival of one window at the earliest start of the other,
+            # The time left for the latest arrival of one window at the earliest start of the other,
             # rounded up so that few limits occur.
             left_s = high_s[windows] - low_s[starts] + kind.latency_s - lane.away_s
             limits_s = np.minimum(np.ceil(left_s / step_s) * step_s, most_s)

@@ -331,7 +331,7 @@ def _recorded(
 ) -> Iterator[Arrival]:
     """Recorded arrivals, each kept with probability ``scale``, or come ``scale`` times on average.
 
-    Those before ``from_s`` are left out. What is added lies evenly spread in the gap to the next
+    Those before ``from_s`` are left out. Added ones lie evenly spread in the gap to the next
     arrival, so bursts stay where they are.
     """
     before: Arrival | None = None

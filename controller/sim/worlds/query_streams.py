@@ -1,4 +1,4 @@
-"""Who asks for what: streams of arrivals merged, each with its task and its limits."""
+"""The queries of a world: streams of arrivals merged, each with its task and its limits."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def user_cache() -> Path:
 def make_private_folder(folder: Path) -> None:
     """Make the folder, and those above it that are not there, for this user alone.
 
-    What is there already stays as it is. OSError as the file system says.
+    Those that are there stay as they are. OSError as the file system says.
     """
     if not folder.is_dir():
         make_private_folder(folder.parent)

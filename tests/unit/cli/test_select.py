@@ -55,7 +55,7 @@ class Late(SelectionPolicy):
 
 
 def chosen(run: Run, *words: Any) -> str | None:
-    """What is chosen for the task ``pixels``."""
+    """The choice for the task ``pixels``."""
     ran = run("select", "--task", "pixels", *words, "--json")
     assert ran.code == 0, ran.err
     variant: str = ran.document["chosen"]["variant"]

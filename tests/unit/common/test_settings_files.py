@@ -1,4 +1,4 @@
-"""What is wrong with a settings file: each field with its value and what is allowed, once."""
+"""Mistakes in a settings file: each field with its value and what is allowed, once."""
 
 from __future__ import annotations
 

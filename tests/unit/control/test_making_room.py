@@ -1,4 +1,4 @@
-"""Who leaves for the sake of room: enough, and nobody in vain."""
+"""Evictions that make room: enough of them, and none in vain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent when, and how replies are read."""
+"""The queries that are sent, their times, and how replies are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is needed is loaded first and at once; copies of what others serve wait, and rest."""
+"""Needed variants are loaded first and at once; copies of what others serve wait, and rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who would rather be late than not at all: served, but never before who can be in time."""
+"""Queries that may be late are served, but never before those that can be in time."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_the_wait_told_is_that_of_a_variant_that_would_do() -> None:
 
 
 def test_no_wait_of_0_ms_is_told() -> None:
-    """What is late only for other queries, which wait for no worker yet, has no wait to tell."""
+    """A query that is late only for others, which wait for no worker yet, has no wait to tell."""
     world = World()
     world.add_worker("w0", ["imagenet/lite0/int8@1"])
     candidates = world.instances.candidates("imagenet", 1, world.now_s)

@@ -84,7 +84,7 @@ class FakeCostModel:
     """A ``CostModel`` that says what it is told to.
 
     A batch of b items takes ``latency_s * (fixed_share + (1 - fixed_share) * b)`` at the median,
-    1.1 of that at p90 and ``tail`` of it at p99. What is not in ``latency_s`` is unknown: inf.
+    1.1 of that at p90 and ``tail`` of it at p99. Latencies that are not in ``latency_s`` are inf.
     ``observed`` keeps what it was told.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
@@ -52,6 +53,20 @@ def test_public_functions_and_classes_are_documented(modules: Modules) -> None:
 
 def test_modules_are_documented(modules: Modules) -> None:
     assert [m.name for m in modules if m.text.strip() and not ast.get_docstring(m.tree)] == []
+
+
+def test_no_sentence_in_a_docstring_begins_with_who_or_what_is(modules: Modules) -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    assert [
+        f"{module.name}: {begin}"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, documented)
+        for begin in re.findall(
+            r"(?:^|[.?!] )((?:Who|Whoever|What is)\b.{0,40})",
+            " ".join((ast.get_docstring(node) or "").split()),
+        )
+    ] == []
 
 
 def test_nothing_prints(modules: Modules) -> None:

@@ -1,4 +1,4 @@
-"""Who is the cluster's, who only looks on, and that nobody is waited for without end."""
+"""Which processes are the cluster's, which only look on; the reaper waits for none without end."""
 
 from __future__ import annotations
 

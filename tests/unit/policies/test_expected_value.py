@@ -67,7 +67,7 @@ def settled(
     floor: float = 0.0,
     **settings: Any,
 ) -> Targets:
-    """What is wanted when tasks were asked for at these rates, with five seconds' time."""
+    """The instances wanted when tasks were asked for at these rates, with five seconds' time."""
     policy = ExpectedValue(**settings)
     demands = [Demand(task, 5.0, floor, rate) for task, rate in rates.items()]
     for second in range(seconds):

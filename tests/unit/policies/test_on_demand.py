@@ -74,7 +74,7 @@ def test_the_cheapest_variant_that_meets_the_demand() -> None:
 
 def test_one_variant_for_several_kinds_if_it_meets_them() -> None:
     assert wanted(view(Demand("t", 1.0, 0.0, 9.0), Demand("t", 1.0, 75.0, 1.0))) == [MIDDLE]
-    # What is accurate enough is too slow for the hasty ones: both are wanted.
+    # The accurate variant is too slow for the hasty queries: both are wanted.
     kinds = (Demand("t", 0.2, 0.0, 9.0), Demand("t", 1.0, 85.0, 1.0))
     assert wanted(view(*kinds)) == [LARGE, SMALL]
 

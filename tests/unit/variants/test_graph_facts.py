@@ -1,4 +1,4 @@
-"""What is read of a graph: known figures of real models, and counts worked out by hand."""
+"""Facts that are read from a graph: figures of real models, and counts worked out by hand."""
 
 from __future__ import annotations
 
