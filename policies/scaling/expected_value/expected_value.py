@@ -3,7 +3,9 @@
 The demand of the last minute says which kinds of queries to expect. A query gains the accuracy of
 its answer and a bonus for being in time, less the price of device time (``worth``). What a set of
 variants gains is the expected best of the offers that are free, and a load must gain more than it
-displaces, with confidence (``search``). Of every task a few queries are expected that nobody has
+displaces, with confidence (``search``). Where loads are quick, they also follow single queries: one
+that nothing could serve has its variant loaded at once, if that is in time for it and it is worth
+more than what is lost meanwhile. Of every task a few queries are expected that nobody has
 sent yet: one in a hurry and one with all the time.
 
 Room that is worth nothing to the expected demand is filled in the order of ``fixed``: such loads
@@ -21,6 +23,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
@@ -30,7 +33,7 @@ from modelless.policies.scaling.expected_value.rates import KindRate, KindRates
 from modelless.policies.scaling.expected_value.search import Holdings, Search
 from modelless.policies.scaling.expected_value.worth import worth_of
 from modelless.policies.scaling.fixed import Fixed
-from modelless.policies.scopes import task_of
+from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 from modelless.variants.vocabulary import Placement
@@ -39,6 +42,10 @@ _UNSEEN_QUERIES = 0.5
 """So many queries of each task that nobody has sent are expected in the time that was counted."""
 _PATIENT_S = 3600.0
 _HURRIED = 2.02  # times the quickest latency
+_LOAD_PART = 0.5
+"""Of a limit, for the load and the run: the rest is for the wait."""
+_AWAY_LOADS = 10.0
+"""Times the load: so long the displaced variant loses its queries. Others are loaded before it."""
 _BUSY_WEIGHT = 0.1
 """Weight of a view in the mean share of time that the workers of a class are busy."""
 
@@ -112,6 +119,7 @@ class ExpectedValue(ScalingPolicy):
             )
             search = Search(offer, tasks, holdings, self._horizon_s, self._confidence_z)
             search.run()
+            self._load_for_waiting(view, offer, search, holdings.held)
             added = search.added
         held = holdings.held.sum(axis=1)
         for placement in self._fixed.targets(view, {}).instances:
@@ -124,6 +132,26 @@ class ExpectedValue(ScalingPolicy):
                     added.append(row)
         order = [*added, *np.flatnonzero(held).tolist()]
         return {offer.placements[row]: int(held[row]) for row in order if held[row]}
+
+    def _load_for_waiting(
+        self, view: ClusterView, offer: Offer, search: Search, held: NDArray[np.bool_]
+    ) -> None:
+        """Load what serves the queries that nothing could serve since the last view.
+
+        The most accurate variant that a part of their limit suffices for is loaded at once, if
+        these queries are worth more than what is displaced loses meanwhile.
+        """
+        ids = [placement.variant_id for placement in offer.placements]
+        for demand in view.demands:
+            queries = view.unmet_per_s.get(demand.scope, 0.0) * self._rates.span_s
+            if not queries > 0.0:
+                continue
+            may = np.array([in_scope(each, demand.scope) for each in ids])
+            may &= 100.0 * offer.accuracy >= demand.min_accuracy_percent - 1e-9
+            if held[may].any():
+                continue
+            may &= offer.load_s + offer.batch_s[:, 1] <= _LOAD_PART * demand.latency_s
+            search.load_now(np.flatnonzero(may).tolist(), queries, _AWAY_LOADS)
 
     def _learn_busy(self, view: ClusterView) -> None:
         shares: dict[str, list[float]] = {}

@@ -70,6 +70,7 @@ class KindRates:
     def __init__(self, memory_s: float) -> None:
         self.memory_s = memory_s
         self.seen_s = 0.0  # how long was counted over the long memory
+        self.span_s = 0.0  # between the last two views
         self._short_s = 0.0
         self._counted: dict[_Key, _Counted] = {}
         self._viewed_s: float | None = None
@@ -79,7 +80,7 @@ class KindRates:
         demands = [demand for demand in view.demands if 0.0 < demand.rate_per_s < inf]
         before_s, self._viewed_s = self._viewed_s, view.now_s
         first_s = 1.0 if demands else 0.0
-        span_s = first_s if before_s is None else view.now_s - before_s
+        self.span_s = span_s = first_s if before_s is None else view.now_s - before_s
         if not 0.0 < span_s < inf:
             return
         keep_long, keep_short = exp(-span_s / self.memory_s), exp(-span_s / _SHORT_MEMORY_S)

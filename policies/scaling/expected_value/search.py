@@ -92,6 +92,42 @@ class Search:
         self._fill()
         self._displace()
 
+    def load_now(self, rows: Sequence[int], queries: float, away_loads: float) -> None:
+        """Load one of these placements for queries that wait, if it gains more from them than what
+        is displaced loses.
+
+        Args:
+            rows: of the placements, which serve the same queries.
+            queries: number.
+            away_loads: the displaced ones lose for so many times the time of the load.
+        """
+        gain = {
+            row: float(self._tasks[self._task_of[row]].gain[:, self._at[row]].max())
+            for row in rows
+            if self._task_of[row] >= 0
+        }
+        for row in sorted(gain, key=lambda row: -gain[row]):
+            cheapest = self._cheapest_room(row)
+            if cheapest is not None:
+                loss, worker, gone = cheapest
+                if queries * gain[row] > loss * away_loads * self._offer.load_s[row]:
+                    self._move(row, worker, gone)
+                    return
+
+    def _cheapest_room(self, row: int) -> tuple[float, int, list[int]] | None:
+        """Returns the least loss that makes room for a load, points a second, its worker, and what
+        is displaced there; None if there is no room."""
+        best: tuple[float, int, list[int]] | None = None
+        for worker in np.flatnonzero(self._now.allowed[row]).tolist():
+            pool = np.flatnonzero(self._now.movable[:, worker])
+            order, _ = self._cheapest(pool, worker, -2)
+            gone = self._take(pool[order].tolist(), row, worker)
+            if gone is not None:
+                loss = float(self._loss[gone, worker].sum())
+                if best is None or loss < best[0]:
+                    best = loss, worker, gone
+        return best
+
     def _update(self, number: int) -> None:
         rows = self._tasks[number].rows
         self._gain[rows], self._loss[rows] = self._states[number].changes(self._now.held[rows])
@@ -153,10 +189,7 @@ class Search:
             if gone is None:
                 net[row, worker] = -np.inf
                 continue
-            self._place(row, worker, gone)
-            self.added.append(row)
-            for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
-                self._update(number)
+            self._move(row, worker, gone)
             moves += 1
             possible[:, worker] = False
             net = self._net(possible & np.isfinite(net))
@@ -256,6 +289,12 @@ class Search:
             mean += float(self._tasks[number].rate_per_s @ change)
             variance += float(self._tasks[number].variance @ change**2)
         return mean - self._confidence_z * math.sqrt(variance)
+
+    def _move(self, row: int, worker: int, gone: Sequence[int]) -> None:
+        self._place(row, worker, gone)
+        self.added.append(row)
+        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+            self._update(number)
 
     def _place(self, row: int, worker: int, gone: Sequence[int]) -> None:
         now = self._now

@@ -131,6 +131,38 @@ def test_a_reload_must_pay_before_the_horizon_with_confidence(
     assert counts(targets) == ({"b/m": 1} if pays else {"a/m": 1})
 
 
+@pytest.mark.parametrize(
+    ("load_s", "limit_s", "held_rate", "comes"),
+    [
+        (0.1, 5.0, 1.0, True),  # what leaves loses a second's queries
+        (0.1, 5.0, 9.0, False),  # it would lose nine, for four
+        (0.1, 0.15, 1.0, False),  # half of the limit is too short for the load
+        (3.0, 5.0, 0.01, False),
+        (2.0, 5.0, 0.01, True),
+    ],
+)
+def test_a_quick_load_comes_for_queries_that_nothing_could_serve(
+    load_s: float, limit_s: float, held_rate: float, comes: bool
+) -> None:
+    held, other = variant("a", 60.0), variant("b", 60.0, load_s=load_s)
+    policy, often = ExpectedValue(), Demand("a", 5.0, 0.0, held_rate)
+    policy.targets(make_cluster_view(CLASSES, [worker(0, [held])], [held, other], [often]), {})
+    for second in range(1, 60):
+        view = make_cluster_view(
+            CLASSES, [worker(0, [held])], [held, other], [often], now_s=float(second)
+        )
+        assert counts(policy.targets(view, {})) == {"a/m": 1}
+    view = make_cluster_view(
+        CLASSES,
+        [worker(0, [held])],
+        [held, other],
+        [often, Demand("b", limit_s, 0.0, 4.0)],
+        now_s=60.0,
+        unmet_per_s={"b": 4.0},
+    )
+    assert counts(policy.targets(view, {})) == ({"b/m": 1} if comes else {"a/m": 1})
+
+
 def test_a_few_queries_displace_nothing() -> None:
     held, other = variant("a", 60.0), variant("b", 60.0)
     rates = {"a": 0.5, "b": 1.0}
