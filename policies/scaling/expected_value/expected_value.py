@@ -138,8 +138,8 @@ class ExpectedValue(ScalingPolicy):
     ) -> None:
         """Load what serves the queries that nothing could serve since the last view.
 
-        The most accurate variant that a part of their limit suffices for is loaded at once, if
-        these queries are worth more than what is displaced loses meanwhile.
+        The variant that gains most, of those that a part of the queries' limit suffices for, is
+        loaded at once if it gains more from them than what is displaced loses meanwhile.
         """
         ids = [placement.variant_id for placement in offer.placements]
         for demand in view.demands:
