@@ -32,9 +32,12 @@ from modelless.controller.sim.worlds.random_worlds import draw_world
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.selection.best_value import batches, best_value
 from modelless.policies.selection.best_value.best_value import BestValue
-from modelless.policies.selection.best_value.pools import Pool, Pools
+from modelless.policies.selection.best_value.menu import Suited
+from modelless.policies.selection.best_value.pools import Pool, Pools, ToCome
 
 WHOLE = "all"
+
+_NONE_TO_COME = ToCome(np.zeros(0), np.zeros(0), math.inf)
 
 _find_price, _best_batch = Pool.find_price, batches.best_batch
 
@@ -59,9 +62,9 @@ VARIANTS: dict[str, tuple[object, str, object] | None] = {
     "no price": (Pool, "find_price", _find_no_price),
     "no backlog in the demand": (Pool, "find_price", _find_price_of_arrivals),
     "demand not shared out": (Pools, "share_out", lambda *_: None),
-    "no value later": (BestValue, "_later", lambda *args: np.zeros(len(args[2]))),
+    "no value later": (Suited, "later", lambda *_: ([], [0.0])),
     "no filling with lower ranks": (BestValue, "_fill", lambda *args: args[3]),
-    "no queries to come": (Pool, "to_come", lambda *_: None),
+    "no queries to come": (Pool, "to_come", lambda *_: _NONE_TO_COME),
     "no gamble": (best_value, "_alone", lambda *_: None),
     "the most urgent queue only": (best_value, "_QUEUES_LOOKED_AT", 1),
     "no start behind the hurried": (best_value, "bisect_left", lambda *_, **__: 0),

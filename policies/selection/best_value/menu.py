@@ -25,7 +25,6 @@ class Menu:
         typical_s, sure_s: p50 and p95 of a batch's latency, shape (n, K); inf where unknown.
         busy_s: for how long a batch occupies the worker, shape (n, K); inf where unknown.
         most: items of the largest batch: K.
-        full_s: the least p95 of a full batch.
         cells: p95, the least device time for the items in any batch, and the time beyond that, of
             each variant and batch; NaN where unknown.
     """
@@ -36,7 +35,6 @@ class Menu:
     sure_s: FloatArray
     busy_s: FloatArray
     most: int
-    full_s: float
     cells: list[list[list[float]]]
 
 
@@ -75,7 +73,6 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
         sure_s,
         busy_s,
         most,
-        float(sure_s[:, -1].min(initial=np.inf)),
         cells.tolist(),
     )
 
