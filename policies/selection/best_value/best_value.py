@@ -207,22 +207,20 @@ class BestValue(SelectionPolicy):
     def _best_of(self, asked: _Asked, menu: Menu, queued: Sequence[QueryView]) -> Batch | None:
         """Returns the best batch of queued queries; notes as dropped what nothing can serve.
 
-        A batch begins with the most urgent query. If that would be late in a full batch of a
+        A batch begins with the most urgent query. If that would be late in a full batch of the same
         variant, it may begin with the first query that would not: what is in a hurry must not split
         a long queue into small batches.
         """
         first, lower = _by_rank(queued)
         best = self._best_from(asked, menu, first)
         if best is None or sum([query.items for query in best.queries]) < menu.most:
-            starts = {
-                bisect_left(first, asked.now_s + full_s, key=_DEADLINE_S)
-                for full_s in menu.sure_s[:, -1].tolist()
-            }
-            for start in sorted(starts):
-                if 0 < start < len(first):
-                    other = self._best_from(asked, menu, first[start:])
-                    if best is None or (other is not None and other.gain > best.gain):
-                        best = other
+            full_s = menu.sure_s[:, -1]
+            relaxed_s = asked.now_s + float(full_s[best.row] if best else full_s.min())
+            start = bisect_left(first, relaxed_s, key=_DEADLINE_S)
+            if 0 < start < len(first):
+                other = self._best_from(asked, menu, first[start:])
+                if best is None or (other is not None and other.gain > best.gain):
+                    best = other
         if best is None and lower:
             return self._best_of(asked, menu, lower)
         return best
