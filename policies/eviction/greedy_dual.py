@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from modelless.policies.eviction.instance_figures import (
     Key,
-    instances_of,
     key_of,
     rank_by,
     reload_s,
@@ -36,7 +35,8 @@ class GreedyDualSizeFrequency(EvictionPolicy):
         self._priority: dict[Key, float] = {}
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        held = instances_of(view) | {key_of(each): each for each in residents}
+        loaded = [each for worker in view.workers for each in worker.instances]
+        held = {key_of(each): each for each in (*loaded, *residents)}
         self._advance({worker.worker_id for worker in view.workers}, held)
         uses = Counter[str]()
         for instance in held.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from modelless.policies.views import ClusterView, Instance
+from modelless.policies.views import Instance
 
 Key = tuple[str, str]
 
@@ -14,11 +14,6 @@ _MOST_S = 1e9
 def key_of(instance: Instance) -> Key:
     """Returns the worker and the variant, which identify an instance."""
     return instance.worker_id, instance.variant_id
-
-
-def instances_of(view: ClusterView) -> dict[Key, Instance]:
-    """Returns all loaded or loading instances by key."""
-    return {key_of(each): each for worker in view.workers for each in worker.instances}
 
 
 def rank_by(residents: Sequence[Instance], cost: Callable[[Instance], float]) -> list[Instance]:

@@ -73,34 +73,34 @@ class MissCost(EvictionPolicy):
         self.admission = admission
         self._horizon_s = lives_s[-1]
         self._demand = QueryRates(lives_s, view_s)
-        self._standing: Standing | None = None  # of the last view, once asked for
+        self._known_remaining: _Remaining | None = None  # of the last view, once asked for
 
     def observe(self, view: ClusterView) -> None:
         if self._demand.observe(view):
-            self._standing = None
+            self._known_remaining = None
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        standing = self._standing_in(view)
-        ranked = self._rank_by_cost(residents, standing.kinds_of(residents))
+        remaining = self._remaining(view)
+        ranked = self._rank_by_cost(residents, remaining.kinds_of(residents))
         # The core asks for each worker on the same view: the first of a ranking may be gone.
-        standing.remove(ranked[:1])
+        remaining.remove(ranked[:1])
         return ranked
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
-        standing = self._standing_in(view)
-        if not self.admission or self._is_worth_it(newcomer, victims, view, standing):
+        remaining = self._remaining(view)
+        if not self.admission or self._is_worth_it(newcomer, victims, view, remaining):
             self._demand.reset_refused(newcomer.variant_id)
             return True
-        standing.restore(victims)
+        remaining.restore(victims)
         return False
 
     # -- the queries that each instance serves ----------------------------------------------------
 
-    def _standing_in(self, view: ClusterView) -> Standing:
+    def _remaining(self, view: ClusterView) -> _Remaining:
         self.observe(view)
-        if self._standing is None:
-            self._standing = Standing(view, self._demand)
-        return self._standing
+        if self._known_remaining is None:
+            self._known_remaining = _Remaining(view, self._demand)
+        return self._known_remaining
 
     def _cost(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
         """Returns the cost a second and a byte of evicting the instance."""
@@ -149,10 +149,10 @@ class MissCost(EvictionPolicy):
         newcomer: Instance,
         victims: Sequence[Instance],
         view: ClusterView,
-        standing: Standing,
+        remaining: _Remaining,
     ) -> bool:
         """Returns whether the load serves a waiting query, or gains more than it costs."""
-        kinds = standing.kinds_of([*victims, newcomer])
+        kinds = remaining.kinds_of([*victims, newcomer])
         load_s, mine = reload_s(newcomer), kinds[key_of(newcomer)]
         if any(
             waiting > 0 and in_scope(newcomer.variant_id, scope) and self._is_in_time(load_s, mine)
@@ -181,7 +181,7 @@ class MissCost(EvictionPolicy):
         )
 
 
-class Standing:
+class _Remaining:
     """The instances of a view, less those that were ranked first to leave.
 
     They are counted by placement, so that a worker is ranked without looking at all the others.
@@ -191,14 +191,14 @@ class Standing:
         self._demand = demand
         self._workers = {worker.worker_id: worker for worker in view.workers}
         self._facts = {variant.variant_id: variant for variant in view.variants}
-        self._able: dict[Placement, list[int]] = {}  # numbers of the kinds that it serves
+        self._served: dict[Placement, list[int]] = {}  # numbers of the kinds that it can serve
         # By task and placement: the busy share of each one's worker, and its key, ascending.
         self._by_task: dict[str, dict[Placement, list[tuple[float, Key]]]] = {}
-        self._keys: set[Key] = set()  # in the view
+        self._removed: set[Key] = set()
         for worker in view.workers:
             for instance in worker.instances:
-                self._keys.add(key_of(instance))
-                self._alike(instance).append((worker.busy_share, key_of(instance)))
+                alike, entry = self._place_of(instance)
+                alike.append(entry)
         for placements in self._by_task.values():
             for alike in placements.values():
                 alike.sort()
@@ -206,14 +206,17 @@ class Standing:
     def remove(self, instances: Iterable[Instance]) -> None:
         """Leave these out."""
         for instance in instances:
-            if self._stands(instance):
-                self._alike(instance).remove((self._busy_share(instance), key_of(instance)))
+            if self._has(instance):
+                alike, entry = self._place_of(instance)
+                alike.remove(entry)
+                self._removed.add(key_of(instance))
 
     def restore(self, instances: Iterable[Instance]) -> None:
-        """Count these again: they do not leave."""
+        """Count these again if they were left out."""
         for instance in instances:
-            if key_of(instance) in self._keys and not self._stands(instance):
-                insort(self._alike(instance), (self._busy_share(instance), key_of(instance)))
+            if key_of(instance) in self._removed:
+                self._removed.remove(key_of(instance))
+                insort(*self._place_of(instance))
 
     def kinds_of(self, instances: Sequence[Instance]) -> dict[Key, list[ServedKind]]:
         """Returns the kinds of queries that each of these can serve. They count all of them, those
@@ -228,37 +231,38 @@ class Standing:
         found = {}
         for instance in instances:
             of_task = kinds[task_of(instance.variant_id)]
-            mine = [of_task[n] for n in self._served_by(self._placement(instance), of_task)]
-            if not self._stands(instance):
+            placement, busy_share = self._placed(instance)
+            mine = [of_task[number] for number in self._served_by(placement, of_task)]
+            if not self._has(instance):
                 for kind in mine:
-                    kind.count(1, self._busy_share(instance))
+                    kind.count(1, busy_share)
             found[key_of(instance)] = mine
         return found
 
     def _served_by(self, placement: Placement, kinds: Sequence[ServedKind]) -> list[int]:
-        if placement not in self._able:
+        if placement not in self._served:
             facts = self._facts.get(placement.variant_id)
-            self._able[placement] = [
+            self._served[placement] = [
                 number
                 for number, kind in enumerate(kinds)
                 if facts is None or kind.queries.is_served_by(facts, placement.device_class)
             ]
-        return self._able[placement]
+        return self._served[placement]
 
-    def _stands(self, instance: Instance) -> bool:
-        alike = self._alike(instance)
-        entry = self._busy_share(instance), key_of(instance)
+    def _has(self, instance: Instance) -> bool:
+        alike, entry = self._place_of(instance)
         at = bisect_left(alike, entry)
         return at < len(alike) and alike[at] == entry
 
-    def _alike(self, instance: Instance) -> list[tuple[float, Key]]:
+    def _place_of(self, instance: Instance) -> tuple[list[tuple[float, Key]], tuple[float, Key]]:
+        """Returns the list in which the instance is counted, and its entry there."""
+        placement, busy_share = self._placed(instance)
         placements = self._by_task.setdefault(task_of(instance.variant_id), {})
-        return placements.setdefault(self._placement(instance), [])
+        return placements.setdefault(placement, []), (busy_share, key_of(instance))
 
-    def _placement(self, instance: Instance) -> Placement:
+    def _placed(self, instance: Instance) -> tuple[Placement, float]:
+        """Returns its placement, and its worker's busy share."""
         worker = self._workers.get(instance.worker_id)
-        return Placement(instance.variant_id, worker.device_class if worker else "")
-
-    def _busy_share(self, instance: Instance) -> float:
-        worker = self._workers.get(instance.worker_id)
-        return worker.busy_share if worker else 0.0
+        if worker is None:
+            return Placement(instance.variant_id, ""), 0.0
+        return Placement(instance.variant_id, worker.device_class), worker.busy_share

@@ -44,8 +44,6 @@ _PATIENT_S = 3600.0
 _HURRIED = 2.02  # times the quickest latency
 _LOAD_PART = 0.5
 """Of a limit, for the load and the run: the rest is for the wait."""
-_AWAY_LOADS = 10.0
-"""Times the load: so long the displaced variant loses its queries. Others are loaded before it."""
 _BUSY_WEIGHT = 0.1
 """Weight of a view in the mean share of time that the workers of a class are busy."""
 
@@ -151,7 +149,7 @@ class ExpectedValue(ScalingPolicy):
             if held[may].any():
                 continue
             may &= offer.load_s + offer.batch_s[:, 1] <= _LOAD_PART * demand.latency_s
-            search.load_now(np.flatnonzero(may).tolist(), queries, _AWAY_LOADS)
+            search.load_now(np.flatnonzero(may).tolist(), queries)
 
     def _learn_busy(self, view: ClusterView) -> None:
         shares: dict[str, list[float]] = {}

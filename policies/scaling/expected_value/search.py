@@ -25,11 +25,15 @@ from modelless.policies.scaling.expected_value.offer import IntArray, Offer
 from modelless.policies.scaling.expected_value.worth import TaskWorth
 from modelless.policies.views import FloatArray
 
+_NO_TASK = -2  # -1 is that of placements which serve no query
 _LEAST_LEFT = 0.01
 """A load into free room that ends after the horizon counts as if this share of it was left."""
 _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
 _MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
 _NEARLY = 0.8  # of the best load's points a byte
+_AWAY_LOADS = 10.0
+"""What is displaced for queries that wait loses its own for so many times the time of the load: the
+loads of others come first."""
 _WORKERS_A_LOAD = 32  # one of so many takes a load of a task before the next load's worth is found
 
 
@@ -92,14 +96,13 @@ class Search:
         self._fill()
         self._displace()
 
-    def load_now(self, rows: Sequence[int], queries: float, away_loads: float) -> None:
+    def load_now(self, rows: Sequence[int], queries: float) -> None:
         """Load one of these placements for queries that wait, if it gains more from them than what
         is displaced loses.
 
         Args:
             rows: of the placements, which serve the same queries.
             queries: number.
-            away_loads: the displaced ones lose for so many times the time of the load.
         """
         gain = {
             row: float(self._tasks[self._task_of[row]].gain[:, self._at[row]].max())
@@ -110,7 +113,7 @@ class Search:
             cheapest = self._cheapest_room(row)
             if cheapest is not None:
                 loss, worker, gone = cheapest
-                if queries * gain[row] > loss * away_loads * self._offer.load_s[row]:
+                if queries * gain[row] > loss * _AWAY_LOADS * self._offer.load_s[row]:
                     self._move(row, worker, gone)
                     return
 
@@ -119,14 +122,15 @@ class Search:
         is displaced there; None if there is no room."""
         best: tuple[float, int, list[int]] | None = None
         for worker in np.flatnonzero(self._now.allowed[row]).tolist():
-            pool = np.flatnonzero(self._now.movable[:, worker])
-            order, _ = self._cheapest(pool, worker, -2)
-            gone = self._take(pool[order].tolist(), row, worker)
+            gone = self._take(self._cheapest_first(worker), row, worker)
             if gone is not None:
                 loss = float(self._loss[gone, worker].sum())
                 if best is None or loss < best[0]:
                     best = loss, worker, gone
         return best
+
+    def _tasks_of(self, *rows: int) -> set[int]:
+        return {int(self._task_of[row]) for row in rows} - {-1}
 
     def _update(self, number: int) -> None:
         rows = self._tasks[number].rows
@@ -230,23 +234,22 @@ class Search:
         least = slope * (wanted - begin) + lost[line, at]
         return np.where((after == at) & (wanted > begin), np.inf, least)
 
-    def _cheapest(self, pool: IntArray, worker: int, task: int) -> tuple[IntArray, FloatArray]:
-        """Returns the order in which to displace a worker's instances, and the loss of each then.
+    def _cheapest_first(self, worker: int, own_task: int = _NO_TASK) -> list[int]:
+        """Returns a worker's instances in the order in which to displace them, by the loss a byte.
 
         Those of the task that the load serves lose nothing, at best.
         """
-        losses = np.where(self._task_of[pool] == task, 0.0, self._loss[pool, worker])
+        pool = np.flatnonzero(self._now.movable[:, worker])
+        losses = np.where(self._task_of[pool] == own_task, 0.0, self._loss[pool, worker])
         density = losses / np.maximum(self._now.bytes[pool, worker], 1.0)
-        order = np.argsort(density, kind="stable")
-        return order, losses[order]
+        order: list[int] = pool[np.argsort(density, kind="stable")].tolist()
+        return order
 
     def _victims(self, row: int, worker: int) -> list[int] | None:
         """Returns what to displace for a load; None if the gain is not surely above the loss."""
         best: tuple[float, list[int]] | None = None
-        pool = np.flatnonzero(self._now.movable[:, worker])
-        for task in (int(self._task_of[row]), -2):  # its own task's first, or by the loss alone
-            order, _ = self._cheapest(pool, worker, task)
-            gone = self._take(pool[order].tolist(), row, worker)
+        for own_task in (int(self._task_of[row]), _NO_TASK):  # its own first, or by loss alone
+            gone = self._take(self._cheapest_first(worker, own_task), row, worker)
             if gone is None:
                 return None
             sure = self._sure_gain(row, worker, gone)
@@ -274,7 +277,7 @@ class Search:
         """Returns what a move gains until the horizon, less its uncertainty: points."""
         mean = variance = 0.0
         left_s = float(self._horizon_s - self._busy_s[worker] - self._offer.load_s[row])
-        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+        for number in self._tasks_of(row, *gone):
             before = self._now.held[self._tasks[number].rows, worker]
             without = before.copy()
             without[[self._at[each] for each in gone if self._task_of[each] == number]] = False
@@ -293,7 +296,7 @@ class Search:
     def _move(self, row: int, worker: int, gone: Sequence[int]) -> None:
         self._place(row, worker, gone)
         self.added.append(row)
-        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+        for number in self._tasks_of(row, *gone):
             self._update(number)
 
     def _place(self, row: int, worker: int, gone: Sequence[int]) -> None:
@@ -306,7 +309,7 @@ class Search:
         now.bytes[row, worker] = self._offer.memory_bytes[row]
         now.free_bytes[worker] -= self._offer.memory_bytes[row]
         self._busy_s[worker] += self._offer.load_s[row]
-        for number in {int(self._task_of[each]) for each in (row, *gone)} - {-1}:
+        for number in self._tasks_of(row, *gone):
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])
 

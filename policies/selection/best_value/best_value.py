@@ -215,7 +215,7 @@ class BestValue(SelectionPolicy):
         best = self._best_from(asked, menu, first)
         if best is None or sum([query.items for query in best.queries]) < menu.most:
             full_s = menu.sure_s[:, -1]
-            relaxed_s = asked.now_s + float(full_s[best.row] if best else full_s.min())
+            relaxed_s = asked.now_s + float(full_s.min() if best is None else full_s[best.row])
             start = bisect_left(first, relaxed_s, key=_DEADLINE_S)
             if 0 < start < len(first):
                 other = self._best_from(asked, menu, first[start:])

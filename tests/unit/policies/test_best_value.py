@@ -207,6 +207,14 @@ def test_a_long_queue_in_a_hurry_does_not_split_into_small_batches() -> None:
     assert ids(serve(due(0, 0.012), due(1, 0.012), due(2, 0.1)).queries)[0] == 0
 
 
+def test_nor_does_one_that_only_a_slow_variant_may_serve() -> None:
+    """One of them could run at once in 54 ms; a full batch takes 236 ms, which others have."""
+    hurried = [due(n, 0.06, min_accuracy_percent=75.0) for n in range(2)]
+    patient = [due(n, 0.5, min_accuracy_percent=75.0) for n in range(2, 40)]
+    run = serve(*hurried, *patient)
+    assert (run.variant_id, ids(run.queries)) == (SLOW, [*range(2, 10)])
+
+
 # -- ranks and queues -------------------------------------------------------------------------
 
 
