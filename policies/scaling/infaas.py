@@ -53,8 +53,8 @@ class InfaasScaling(ScalingPolicy):
 
     Demand is given to running variants as INFaaS's selection would: the slowest that fits first,
     and the rest beyond its capacity to the next. Demand that nothing running can serve starts the
-    variant that is loaded soonest; so does each task before any query. The last variant of a task
-    stays, and so does the last worker of a class.
+    variant that is loaded soonest, or the smallest if there is no room; so does each task before
+    any query. The last variant of a task stays, and so does the last worker of a class.
 
     Args:
         accelerator_patience_s: seconds of low demand before an accelerator's variant loses a
@@ -213,8 +213,10 @@ class _Plan:
         growing = [model for model in running if self._room(model) > 0]
         if running:
             self._give((growing or running)[0], demand, left)
-        if not growing:
-            self._start(demand, able)
+        if not growing and not self._start(demand, able) and able and not running:
+            # No room beside what is wanted. The planner may make some for queries asked in vain.
+            smallest = min(able, key=lambda m: (m.memory_bytes, _name(m.placement)))
+            self.wanted[smallest.placement] = 1
 
     def _order(self, model: ModelVariant, demand: Demand) -> tuple[object, ...]:
         """Returns the sort key by which running models are given demand."""
@@ -291,8 +293,12 @@ class _Plan:
             )
         return rate
 
-    def _start(self, demand: Demand, able: Sequence[ModelVariant]) -> None:
-        """Want the model that is loaded soonest and can serve; CPUs first if time allows."""
+    def _start(self, demand: Demand, able: Sequence[ModelVariant]) -> bool:
+        """Want the model that is loaded soonest and can serve; CPUs first if time allows.
+
+        Returns:
+            Whether there is room for one.
+        """
         startable = [model for model in able if self.wanted.get(model.placement, 0) == 0]
         startable.sort(
             key=lambda m: (
@@ -305,7 +311,8 @@ class _Plan:
         for model in startable:
             if self._room(model) > 0:
                 self.wanted[model.placement] = 1
-                return
+                return True
+        return False
 
     def _siblings(self, model: ModelVariant) -> Iterable[ModelVariant]:
         """Yields others of the architecture that meet its demand's limits."""

@@ -14,6 +14,17 @@ from tests.simtest.schedule import RESTLESS, Item, Schedule, Setup
 from tests.simtest.shrink import shrink
 
 KEPT = {
+    "INFaaS scaling loaded nothing of a task that was asked for, as there was no room beside what "
+    "another task no longer needed": Schedule(
+        20002565,
+        Setup(
+            memory_mib=600,
+            profiled=1.3,
+            scaling="infaas-autoscaler",
+            limits=("accuracy", "priority", "cancel"),
+        ),
+        (Item(6.4, "load", "alpha", 2.13, 10.0), Item(7.45, "promote", "beta/one/int8", value=3)),
+    ),
     "a gateway that was paused while it shut down took queries that came meanwhile, and never "
     "ended them": Schedule(
         3001243,
