@@ -312,7 +312,7 @@ class Watch:
     def __init__(self, running: Running) -> None:
         commands = running.processes()
         self._gateways = [p for p, name in commands.items() if ":GatewayReplica" in name]
-        self._doors = sorted((running.home / "run" / "doors").glob("*.door"))
+        self._sockets = sorted((running.home / "run" / "sockets").glob("*.sock"))
         self._done = threading.Event()
         self._before = {process: _resident(process) for process in self._gateways}
         self.hold_ms = self.wait_ms = self.grown_mb = 0.0
@@ -320,7 +320,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._threads = [
-            threading.Thread(target=asyncio.run, args=(self._probe(door),)) for door in self._doors
+            threading.Thread(target=asyncio.run, args=(self._probe(socket_path),))
+            for socket_path in self._sockets
         ]
         self._threads.append(threading.Thread(target=self._look))
         for thread in self._threads:
@@ -338,10 +339,10 @@ class Watch:
             for process, before in self._before.items():
                 self.grown_mb = max(self.grown_mb, (_resident(process) - before) / 1e6)
 
-    async def _probe(self, door: Path) -> None:
+    async def _probe(self, socket_path: Path) -> None:
         began_s = time.perf_counter()
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_unix_connection(str(door))
+            reader, writer = await asyncio.open_unix_connection(str(socket_path))
 
             async def ask() -> None:
                 writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")

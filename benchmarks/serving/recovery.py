@@ -4,7 +4,7 @@ Two gateways before a pool of two workers, Fashion-MNIST, an open-loop client in
 own at about half of what they can serve, 300 ms deadlines. Each trial: a few quiet seconds, the
 fault, and what follows. A node is killed in a Ray cluster of three, a gateway on its head and a
 worker on each of the two others, under a fifth of the load: queries come in there by Ray Serve's
-own proxies, not by HAProxy and a gateway's door.
+own proxies, not by HAProxy and a gateway's socket.
 
     modelless zoo add fashion-mnist; modelless profile --device-class cpu-1,cpu-2
     python benchmarks/serving/recovery.py --home HOME --times 3

@@ -61,9 +61,9 @@ def gateway_ids(running: Running) -> set[str]:
     return {member["id"] for member in members if member["role"] == "gateway"}
 
 
-def doors(home: Path) -> set[str]:
-    """The gateways whose doors are in the run folder, by id."""
-    return {path.stem for path in (home / "run" / "doors").glob("*.door")}
+def sockets(home: Path) -> set[str]:
+    """The gateways whose sockets are in the run folder, by id."""
+    return {path.stem for path in (home / "run" / "sockets").glob("*.sock")}
 
 
 def pids(running: Running, names: tuple[str, ...]) -> set[int]:
@@ -139,7 +139,7 @@ def test_after_a_crash_the_next_up_loads_what_was_loaded(running: Running, port:
     try:
         wait_ready(again)
         wait_until(lambda: loaded(again) >= before, 60.0)
-        wait_until(lambda: doors(home) == gateway_ids(again), 20.0)  # those of the dead are gone
+        wait_until(lambda: sockets(home) == gateway_ids(again), 20.0)  # those of the dead are gone
         with Clients(again) as clients:
             clients.answered_again(20)
         assert set(clients.outcomes) == {"200"}, clients.outcomes

@@ -23,7 +23,8 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
         nonlocal left, schedule
         tried = schedule._replace(**changes)
         left -= tried != schedule
-        if tried == schedule or left < 0 or not fails(tried):
+        is_drawn = tried.setup.workers >= tried.setup.min_workers  # else it may fail by itself
+        if tried == schedule or left < 0 or not is_drawn or not fails(tried):
             return False
         schedule = tried
         return True

@@ -46,8 +46,8 @@ from modelless.controller.live.cluster.run_folder import (
     close_to_others,
     cluster_members,
     current_folder,
-    empty_doors,
     empty_folder,
+    empty_sockets,
     note_mark,
     only_one,
     remove_temporary,
@@ -274,12 +274,12 @@ class Cluster:
             end_left_over(self._home, LEFT_OVER_S)
             self._ports.hold(settings.http.host, settings.http.port)
             short = close_to_others(self._run)
-            doors = empty_doors(self._run)
+            sockets = empty_sockets(self._run)
             self._reaper = _start_reaper(self._run, empty_folder(self._run / RAY))
             self._on_stage("starting Ray")
-            self._start_ray(doors, short)
+            self._start_ray(sockets, short)
         else:
-            doors = None  # HAProxy and the gateways may be on different machines
+            sockets = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
             check_reachable(self._address)
             self._join_ray(self._address)
@@ -309,7 +309,7 @@ class Cluster:
         for section, no_room in self._lacking.items():
             waiting = "waiting" if section == "gateways" else "not waiting"
             self._on_stage(f"{no_room} now; {waiting} for nodes that have more")
-        deployment.begin_serving(self._home, settings, doors, count)
+        deployment.begin_serving(self._home, settings, sockets, count)
         deployment.start_control(self._home, settings)  # gateways wait for what it has loaded
         deployment.await_app(GATEWAY_APP, "the gateways")
         for number, pool in enumerate(settings.pools):
@@ -326,12 +326,12 @@ class Cluster:
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")
 
-    def _start_ray(self, doors: Path, short: Path) -> None:
+    def _start_ray(self, sockets: Path, short: Path) -> None:
         launcher = files = None
         if self._settings.ingress == "haproxy":
-            doors = short / doors.name
-            launcher, binary = write_haproxy_launcher(self._run, self._hold_ports(), doors)
-            self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
+            sockets = short / sockets.name
+            launcher, binary = write_haproxy_launcher(self._run, self._hold_ports(), sockets)
+            self._keeper = HAProxyKeeper(sockets, binary, self._ports, self._settings.http.port)
             self._keeper.start()
             files = short / empty_folder(self._run / "serve").name
         environment = ray_environment(token_path(self._run), haproxy=launcher, files=files)

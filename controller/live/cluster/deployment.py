@@ -123,16 +123,16 @@ def _new_control(home: Path, settings: Settings) -> Any:
     )
 
 
-def begin_serving(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
+def begin_serving(home: Path, settings: Settings, sockets: Path | None, count: int) -> None:
     """Have the pools and the gateways started, all of them at the same time; see ``await_app``.
 
     Their processes come when there is room for them.
 
     Args:
-        doors, count: see ``gateway_app``.
+        sockets, count: see ``gateway_app``.
     """
     targets = [_pool_target(pool, pool_app(home, settings, pool)) for pool in settings.pools]
-    gateways = serve.RunTarget(gateway_app(home, settings, doors, count), GATEWAY_APP, "/")
+    gateways = serve.RunTarget(gateway_app(home, settings, sockets, count), GATEWAY_APP, "/")
     serve.run_many([gateways, *targets], wait_for_applications_running=False)
     for pool in settings.pools:
         trim_pool(pool, pool.workers)
@@ -171,10 +171,10 @@ def trim_pool(pool: PoolSettings, count: int) -> None:
 
 
 def deploy_gateways(
-    home: Path, settings: Settings, doors: Path | None, count: int, *, surge: bool
+    home: Path, settings: Settings, sockets: Path | None, count: int, *, surge: bool
 ) -> None:
     """Have Serve replace the gateways, which takes its time."""
-    app = gateway_app(home, settings, doors, count, surge=surge)
+    app = gateway_app(home, settings, sockets, count, surge=surge)
     target = serve.RunTarget(app, GATEWAY_APP, "/")
     serve.run_many([target], wait_for_applications_running=False)
 

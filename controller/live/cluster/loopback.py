@@ -149,7 +149,7 @@ def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Path, str]:
+def write_haproxy_launcher(folder: Path, rules: Rules, sockets: Path) -> tuple[Path, str]:
     """Write the executable that Serve runs as HAProxy; returns it and HAProxy itself.
 
     See ``live/haproxy/launcher``.
@@ -161,8 +161,8 @@ def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Pat
     launcher = folder / "haproxy"
     # A path of our own making: double quotes suffice, and a folder with one in its name is refused.
     binary: str = get_haproxy_binary()
-    (doors / RULES).write_text(json.dumps(rules))
-    words = [sys.executable, "-I", "-S", "-c", start, LOOPBACK, binary, str(doors)]
+    (sockets / RULES).write_text(json.dumps(rules))
+    words = [sys.executable, "-I", "-S", "-c", start, LOOPBACK, binary, str(sockets)]
     if any('"' in word or "$" in word or "`" in word for word in words):
         raise ValueError(f"a path with a quote, a dollar or a backtick cannot be used: {words}")
     quoted = " ".join(f'"{word}"' for word in words)

@@ -49,13 +49,13 @@ def only_one(home: Path) -> AbstractContextManager[None]:
     )
 
 
-def empty_doors(run: Path) -> Path:
+def empty_sockets(run: Path) -> Path:
     """The folder for the gateways' sockets, without what an earlier run left."""
-    doors = run / "doors"
-    doors.mkdir(mode=0o700, exist_ok=True)
-    for left_over in doors.glob("*.door"):
+    sockets = run / "sockets"
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    for left_over in sockets.glob("*.sock"):
         left_over.unlink()
-    return doors
+    return sockets
 
 
 def empty_folder(folder: Path) -> Path:

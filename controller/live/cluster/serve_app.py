@@ -23,7 +23,7 @@ from modelless.controller.live.cluster.release import release_of
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.asgi import answer_with, asgi_app
 from modelless.controller.live.front.gateway import Gateway
-from modelless.controller.live.front.http_server import DoorConnection, door_path, open_door
+from modelless.controller.live.front.http_server import SocketConnection, open_socket, socket_path
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
 from modelless.controller.live.front.spans import open_spans
@@ -62,7 +62,7 @@ class GatewayReplica:
     """A gateway in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, home: str, settings: Mapping[str, Any], doors: str | None, rollout: str
+        self, home: str, settings: Mapping[str, Any], sockets: str | None, rollout: str
     ) -> None:
         checked = parse_settings(settings)
         hold_replica_ports()
@@ -91,10 +91,10 @@ class GatewayReplica:
         answer_with(self._gateway.frontend)
         self._gateway.start()
         await successor.wait(lambda: self._gateway.frontend.is_ready)
-        self._door = door_path(Path(doors), replica_id) if doors is not None else None
-        if self._door is not None:
-            self._server, self._connections = await open_door(
-                self._gateway.frontend, str(self._door), checked.limits.max_connections
+        self._socket_path = socket_path(Path(sockets), replica_id) if sockets is not None else None
+        if self._socket_path is not None:
+            self._server, self._connections = await open_socket(
+                self._gateway.frontend, str(self._socket_path), checked.limits.max_connections
             )
 
     def reconfigure(self, user_config: object, rank: ReplicaRank) -> None:
@@ -110,14 +110,14 @@ class GatewayReplica:
         self._gateway.check_health()
 
     async def __del__(self) -> None:
-        if not hasattr(self, "_door"):
+        if not hasattr(self, "_socket_path"):
             return
-        if self._door is not None:
+        if self._socket_path is not None:
             self._server.close()
-            self._door.unlink(missing_ok=True)
+            self._socket_path.unlink(missing_ok=True)
         await self._gateway.drain(DRAIN_S)
-        if self._door is not None:
-            for connection in tuple[DoorConnection, ...](self._connections):
+        if self._socket_path is not None:
+            for connection in tuple[SocketConnection, ...](self._connections):
                 connection.close()
 
 
@@ -178,12 +178,12 @@ class PoolHead:
 
 
 def gateway_app(
-    home: Path, settings: Settings, doors: Path | None, count: int, *, surge: bool = True
+    home: Path, settings: Settings, sockets: Path | None, count: int, *, surge: bool = True
 ) -> Any:
     """The ingress application: ``count`` gateways.
 
     Args:
-        doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
+        sockets: folder for the gateways' sockets, on the machine they share with HAProxy; None if
             they are reached through Serve's own ports alone.
         surge: whether there is room for a new one beside the old ones while they are replaced.
     """
@@ -197,7 +197,10 @@ def gateway_app(
         graceful_shutdown_wait_loop_s=0.5,
         ray_actor_options={"num_cpus": REPLICA_CPUS, **label_options(settings.gateways.labels)},
     ).bind(
-        str(home), settings.model_dump(mode="json"), str(doors) if doors else None, _new_rollout()
+        str(home),
+        settings.model_dump(mode="json"),
+        str(sockets) if sockets else None,
+        _new_rollout(),
     )
 
 

@@ -282,8 +282,8 @@ class _Steps:
         surge = self._has_memory(before)
         self._announce("gateways", len(before), surge=surge)
         count = self._settings.gateways.count or rollout.target()
-        doors = self._home / "run" / "doors" if self._is_own else None
-        deployment.deploy_gateways(self._home, self._settings, doors, count, surge=surge)
+        sockets = self._home / "run" / "sockets" if self._is_own else None
+        deployment.deploy_gateways(self._home, self._settings, sockets, count, surge=surge)
         rollout.see_through(before, self._progress("gateways"))
         return len(before)
 

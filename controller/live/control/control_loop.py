@@ -219,7 +219,7 @@ class ControlLoop:
         )
         self._following = asyncio.create_task(follower.follow_forever())
         self._tenants = TenantTotals(home, time.time())
-        self._proxy_counts = ProxyCounts(home / "run" / "doors")
+        self._proxy_counts = ProxyCounts(home / "run" / "sockets")
         self._noting: asyncio.Task[None] | None = None
         self._has_begun = True
 

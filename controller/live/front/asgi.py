@@ -1,4 +1,4 @@
-"""The way in through Serve's own HTTP server, for where a gateway has no door.
+"""The way in through Serve's own HTTP server, for where a gateway has no socket.
 
 A module of its own: Serve pickles a deployment's class with copies of its module's globals, and
 what is reached through an import is shared.
@@ -28,7 +28,7 @@ def answer_with(frontend: Frontend) -> None:
 
 
 async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-    """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
+    """The way in through Serve's own HTTP server: the same frontend, where there is no socket."""
     if scope["type"] != "http":
         return
     frontend = _here[0]
@@ -46,7 +46,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if not answered.done():
             answered.set_result(reply)
 
-    # Only what came through HAProxy and a door can be an operator's.
+    # Only what came through HAProxy and a socket can be an operator's.
     headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
     request_id = REQUEST_IDS.of(headers)
     number: int | None = None

@@ -1,7 +1,7 @@
-"""The gateway's door: HTTP/1.1 and gRPC straight onto the frontend, with nothing in between.
+"""The gateway's Unix socket: HTTP/1.1 and gRPC straight onto the frontend, with nothing in between.
 
 Ray Serve's own path to a replica's code costs about 0.5 ms of CPU a request (identifiers, metrics,
-tasks, contexts); the door costs 0.03. It listens on a Unix socket that only HAProxy is told of.
+tasks, contexts); this costs 0.03. Only HAProxy is told of the socket.
 Parsing is httptools' (llhttp). One request at a time a connection: pipelined ones wait, and while
 too many do, or the client does not read its answers, nothing more is read from it.
 
@@ -89,7 +89,7 @@ class _Request(NamedTuple):
     keep_alive: bool
 
 
-class DoorConnection(asyncio.BufferedProtocol):
+class SocketConnection(asyncio.BufferedProtocol):
     """One connection.
 
     A body of known length, which is nearly every one, is read from the socket straight into the
@@ -107,7 +107,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self,
         frontend: Frontend,
         clock: Callable[[], float],
-        connections: set[DoorConnection],
+        connections: set[SocketConnection],
         max_connections: int,
     ) -> None:
         self._budget = frontend.budget
@@ -483,14 +483,14 @@ def _render_head(reply: Reply, keep_alive: bool) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def door_path(folder: Path, replica_id: str) -> Path:
-    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
-    return folder / f"{replica_id}.door"
+def socket_path(folder: Path, replica_id: str) -> Path:
+    """Where the gateway of this replica listens; the launcher finds it by its name."""
+    return folder / f"{replica_id}.sock"
 
 
-async def open_door(
+async def open_socket(
     frontend: Frontend, path: str, max_connections: int
-) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
+) -> tuple[asyncio.AbstractServer, set[SocketConnection]]:
     """Listen on the Unix socket ``path``; returns the server and its open connections.
 
     Args:
@@ -499,9 +499,9 @@ async def open_door(
         max_connections: open at a time.
     """
     loop = asyncio.get_running_loop()
-    connections: set[DoorConnection] = set()
+    connections: set[SocketConnection] = set()
     server = await loop.create_unix_server(
-        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections),
+        lambda: SocketConnection(frontend, time.monotonic, connections, max_connections),
         path,
         backlog=max_connections,  # HAProxy takes a gateway that refuses three for dead
     )

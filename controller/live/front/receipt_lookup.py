@@ -22,8 +22,8 @@ def look_up_receipt(home: Path, receipt_id: str) -> dict[str, Any]:
         NotFoundError: it was not kept.
         InvalidInputError: it is no receipt's id.
     """
-    door = home / "run" / "doors" / f"{gateway_of(receipt_id)}.door"
-    found = _ask_gateway(door, receipt_id) or find_receipt(receipts_folder(home), receipt_id)
+    socket_path = home / "run" / "sockets" / f"{gateway_of(receipt_id)}.sock"
+    found = _ask_gateway(socket_path, receipt_id) or find_receipt(receipts_folder(home), receipt_id)
     if found is None:
         raise NotFoundError(
             f"no receipt {receipt_id!r} was kept: of many queries a sample is "
@@ -33,13 +33,13 @@ def look_up_receipt(home: Path, receipt_id: str) -> dict[str, Any]:
     return found
 
 
-def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:
+def _ask_gateway(socket_path: Path, receipt_id: str) -> dict[str, Any] | None:
     """The receipt that the gateway itself holds; None if it is gone or has none."""
     connection = http.client.HTTPConnection("localhost", timeout=_TIMEOUT_S)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_TIMEOUT_S)
-            link.connect(str(door))
+            link.connect(str(socket_path))
             connection.sock = link
             headers = {OPERATORS_HEADER: OF_SOCKET}
             connection.request("GET", f"/modelless/receipts/{receipt_id}", headers=headers)

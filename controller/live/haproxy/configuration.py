@@ -6,7 +6,7 @@
   paths and with limits by source address: of connections, and of requests a second.
 - Serve opens HAProxy's administration socket to every user of the machine, who could take servers
   out of service or fetch the listening sockets: it is held to this user, who is Serve's as well.
-- A gateway that has opened a door (a Unix socket named after its replica) is reached through it
+- A gateway that listens on a Unix socket, named after its replica, is reached through it
   instead of through Serve's own HTTP server in the same process, which costs about 0.5 ms of CPU a
   request. Health checks still go to Serve's port, so a replica that Serve takes out is out.
 - While the first gateway has nothing to do it gets the next query; only then do the others share by
@@ -46,7 +46,7 @@ _SERVER = re.compile(
     r"^(\s*server\s+(\S*-(\w+))\s+)(127\.0\.0\.1|localhost):(\d+)\s+check\b(?!\s+backup)",
     re.MULTILINE,
 )
-_DOOR = re.compile(r"^([ \t]*)server\s+(\S+)\s+unix@(\S+)", re.MULTILINE)
+_SOCKET = re.compile(r"^([ \t]*)server\s+(\S+)\s+unix@(\S+)", re.MULTILINE)
 _USE_APPLICATION = re.compile(r"^([ \t]*)use_backend http-", re.MULTILINE)
 CONSOLE, _CONSOLE = "console", "/console"
 _ANY_SERVER = re.compile(r"^([ \t]*)(?:use-)?server ", re.MULTILINE)
@@ -204,32 +204,32 @@ def hold_to_user(configuration: str) -> str:
     )
 
 
-def route_through_doors(configuration: str, doors: dict[str, str]) -> str:
-    """The configuration with servers that have a door reached through it.
+def route_through_sockets(configuration: str, sockets: dict[str, str]) -> str:
+    """The configuration with servers that have a socket reached through it.
 
     Args:
-        doors: socket path by the replica's unique id, which ends the server's name.
+        sockets: socket path by the replica's unique id, which ends the server's name.
     """
 
-    def through_door(match: re.Match[str]) -> str:
-        door = doors.get(match[3])
-        if door is None:
+    def through_socket(match: re.Match[str]) -> str:
+        socket = sockets.get(match[3])
+        if socket is None:
             return match[0]
-        return f"{match[1]}unix@{door} check addr {match[4]} port {match[5]}"
+        return f"{match[1]}unix@{socket} check addr {match[4]} port {match[5]}"
 
-    return _SERVER.sub(through_door, configuration)
+    return _SERVER.sub(through_socket, configuration)
 
 
 def prefer_first(configuration: str) -> str:
-    """The configuration with an idle first door preferred in every backend that has doors."""
+    """The configuration with an idle first socket preferred in every backend that has sockets."""
     lines = []
     has_rule = False
     for line in configuration.splitlines(keepends=True):
-        door = _DOOR.match(line)
+        socket = _SOCKET.match(line)
         if line.startswith("backend "):
             has_rule = False
-        elif door and not has_rule:
-            lines.append(f"{door[1]}use-server {door[2]} if {{ srv_conn({door[2]}) eq 0 }}\n")
+        elif socket and not has_rule:
+            lines.append(f"{socket[1]}use-server {socket[2]} if {{ srv_conn({socket[2]}) eq 0 }}\n")
             has_rule = True
         lines.append(line)
     return "".join(lines)
@@ -252,21 +252,21 @@ def keep_keys_together(configuration: str) -> str:
 
 
 def keep_console_apart(configuration: str) -> str:
-    """The configuration with a backend of its own for the console, the last door first.
+    """The configuration with a backend of its own for the console, the last socket first.
 
     A tab's stream stays open: among the queries it would count as one that its gateway still has
     to answer. One gateway shows all pages, so that their charts go on; whether it is there is seen
     where queries are sent, and not checked twice.
     """
     for backend in re.split(r"^(?=backend )", configuration, flags=re.MULTILINE):
-        doors = list(_DOOR.finditer(backend)) if has_application(backend) else []
-        if not doors:
+        sockets = list(_SOCKET.finditer(backend)) if has_application(backend) else []
+        if not sockets:
             continue
         name = backend.split()[1]
         servers = [
-            f"    server {door[2]} unix@{door[3]} track {name}/{door[2]} "
+            f"    server {socket[2]} unix@{socket[3]} track {name}/{socket[2]} "
             "on-marked-down shutdown-sessions\n"
-            for door in reversed(doors)
+            for socket in reversed(sockets)
         ]
         pages = f"{{ path {_CONSOLE} }} or {{ path_beg {_CONSOLE}/ }}"
         rule = rf"\1use_backend {CONSOLE} if {pages}\n\g<0>"
@@ -339,18 +339,18 @@ def say_refusals(configuration: str, folder: Path) -> str:
 
 
 def edit(
-    configuration: str, host: str, doors: dict[str, str], rules: Rules | None, folder: Path
+    configuration: str, host: str, sockets: dict[str, str], rules: Rules | None, folder: Path
 ) -> str:
     """The configuration with all of the edits above, but for who listens.
 
     Args:
         host: every port but the clients' is held to this address.
-        doors: see ``route_through_doors``.
+        sockets: see ``route_through_sockets``.
         rules: for clients and operators; None if Serve's port is all that there is.
         folder: holds the refusals, ``STATUS.http``.
     """
     text = hold_to_user(hold_to_host(configuration, host))
-    text = resolve_nothing(route_through_doors(text, doors))
+    text = resolve_nothing(route_through_sockets(text, sockets))
     text = log_nothing(keep_console_apart(keep_keys_together(prefer_first(text))))
     text = say_refusals(repeat_unanswered(take_messages_whole(text)), folder)
     return let_in(text, rules) if rules is not None else text

@@ -32,18 +32,18 @@ class ProxyCounts:
     """Adds up what the HAProxies of one home refuse.
 
     Args:
-        doors: the folder where it is noted which HAProxy serves.
+        sockets: the folder where it is noted which HAProxy serves.
     """
 
-    def __init__(self, doors: Path) -> None:
-        self._doors = doors
+    def __init__(self, sockets: Path) -> None:
+        self._sockets = sockets
         self._process_id = 0
         self._now: Mapping[str, int] = {}
         self._before: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
         """Return the refusals by reason; the last ones known while HAProxy does not answer."""
-        current = read_current(self._doors)
+        current = read_current(self._sockets)
         if current.process_id:
             try:
                 now = _refusals(_ask(current.socket))

@@ -46,7 +46,7 @@ class HAProxyKeeper:
     """Threads that see to it that clients find a HAProxy.
 
     Args:
-        folder: the doors' folder, where the launcher notes which HAProxy serves; short enough for
+        folder: the sockets' folder, where the launcher notes which HAProxy serves; short enough for
             the path of a socket there.
         binary: HAProxy.
         ports: where the clients' port is held.

@@ -43,7 +43,7 @@ _PR_SET_PDEATHSIG = 1
 
 NO_SHARING = "-dR"
 KEEPER, CURRENT, RULES, GIVER = "keeper.pid", "haproxy.json", "rules.json", "listener"
-"""In the doors' folder: who keeps HAProxy alive, which HAProxy serves clients now, where clients
+"""In the sockets' folder: who keeps HAProxy alive, which HAProxy serves clients now, where clients
 and operators come in, and the Unix socket that gives the clients' listening socket away."""
 
 
@@ -153,14 +153,14 @@ def main() -> None:
     """Take HAProxy's arguments, edit the file that ``-f`` names into a sibling, become HAProxy."""
     host, binary, doors_folder, *arguments = sys.argv[1:]
     folder = Path(doors_folder)
-    doors = {path.stem: str(path) for path in folder.glob("*.door")}
+    sockets = {path.stem: str(path) for path in folder.glob("*.sock")}
     arguments = [word for word in arguments if word != NO_SHARING]
     place = arguments.index("-f") + 1
     written = Path(arguments[place])
     for status in REFUSALS:
         written.with_name(f"{status}.http").write_bytes(refusal(status))
     rules = read_rules(folder)
-    text = edit(written.read_text(), host, doors, rules, written.parent)
+    text = edit(written.read_text(), host, sockets, rules, written.parent)
     # A name of its own: the one that serves now may have to be started again as it was.
     edited = written.with_name(f"{written.name}.{os.getpid()}.held")
     before = read_current(folder)

@@ -28,7 +28,7 @@ from modelless.controller.live.front.console.pages import VariantRow
 from modelless.controller.live.front.feedback import FeedbackDesk, ReceiptTags
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.gateway import rows_of
-from modelless.controller.live.front.http_server import open_door
+from modelless.controller.live.front.http_server import open_socket
 from modelless.controller.live.front.interfaces import RunBatch
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
@@ -195,9 +195,14 @@ async def serving(
 ) -> AsyncIterator[Front]:
     """A server on a socket in the folder."""
     front = Front(
-        knowledge, folder / "door", limits or Limits(), budget_bytes, settings or Settings(), folder
+        knowledge,
+        folder / "socket",
+        limits or Limits(),
+        budget_bytes,
+        settings or Settings(),
+        folder,
     )
-    server, connections = await open_door(front.frontend, str(front.path), 64)
+    server, connections = await open_socket(front.frontend, str(front.path), 64)
     try:
         yield front
     finally:

@@ -50,7 +50,7 @@ frontend http_frontend
     http-request return status 200 content-type text/plain string "ok" if {{ path /-/healthz }}
     default_backend http-a
 backend http-a
-    server a-Gateway-x unix@{door}
+    server a-Gateway-x unix@{socket}
 """
 
 
@@ -111,7 +111,7 @@ async def proxied(
     for status in REFUSALS:
         (folder / f"{status}.http").write_bytes(refusal(status))
     admin = str(folder / "admin")
-    text = CONFIGURATION.format(admin=admin, serve=operators, door=folder / "door")
+    text = CONFIGURATION.format(admin=admin, serve=operators, socket=folder / "socket")
     configuration = folder / "haproxy.cfg"
     text = repeat_unanswered(say_refusals(text, folder)).replace(f"{MOST_SENDING_S}s", "1s")
     configuration.write_text(take_messages_whole(let_in(text, rules)))

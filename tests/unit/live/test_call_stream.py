@@ -1,4 +1,4 @@
-"""gRPC calls and streams at the door, in whatever pieces they come."""
+"""gRPC calls and streams at the socket, in whatever pieces they come."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_error
 from modelless.controller.live.front.bodies import GRACE_S
 
-from .test_door import Echo, connect, feed
+from .test_http_socket import Echo, connect, feed
 
 LIVE = b"/inference.GRPCInferenceService/ServerLive"
 INFER = b"/inference.GRPCInferenceService/ModelInfer"

@@ -129,7 +129,7 @@ def test_a_second_one_of_a_home_is_refused_and_touches_nothing(
     home: Path, no_start: list[Path]
 ) -> None:
     with Cluster(home, Settings()):
-        files = [home / "run" / name for name in ("logs/control.log", "doors/a.door", "x.json")]
+        files = [home / "run" / name for name in ("logs/control.log", "sockets/a.sock", "x.json")]
         for file in files:
             file.parent.mkdir(exist_ok=True)
             file.touch()

@@ -204,8 +204,8 @@ def test_why_tells_the_story_of_a_query_and_the_timeline(run: Run, tmp_path: Pat
         assert "&lt;script&gt;" in page
         assert "<td>scale</td>" in page
         assert "/console/why?receipt=g-1" in page
-        (tmp_path / "run" / "doors").mkdir(parents=True)
-        (tmp_path / "run" / "doors" / "g.door").symlink_to(front.path)
+        (tmp_path / "run" / "sockets").mkdir(parents=True)
+        (tmp_path / "run" / "sockets" / "g.sock").symlink_to(front.path)
         shown = (await front.send("GET", "/console/why?kind=load")).document
         assert "<td>scale</td>" not in shown
         story = (await front.send("GET", "/console/why?receipt=g-1")).document

@@ -31,7 +31,7 @@ from modelless.controller.live.haproxy.configuration import (
     prefer_first,
     refusal,
     repeat_unanswered,
-    route_through_doors,
+    route_through_sockets,
     say_refusals,
     stand_in,
 )
@@ -70,7 +70,7 @@ backend http-b
 listen stats
   bind :8404
 """
-DOORS = {"aaaaaaaa": "/run/aaaaaaaa.door", "bbbbbbbb": "/run/bbbbbbbb.door"}
+SOCKETS = {"aaaaaaaa": "/run/aaaaaaaa.sock", "bbbbbbbb": "/run/bbbbbbbb.sock"}
 
 
 def test_every_bind_on_all_addresses_is_held_to_the_host():
@@ -79,10 +79,10 @@ def test_every_bind_on_all_addresses_is_held_to_the_host():
     assert binds == ["127.0.0.1:9101", "127.0.0.1:8000", "127.0.0.1:8404"]
 
 
-def test_servers_with_a_door_go_through_it_and_are_checked_where_serve_listens():
-    routed = route_through_doors(WRITTEN, DOORS)
+def test_servers_with_a_socket_go_through_it_and_are_checked_where_serve_listens():
+    routed = route_through_sockets(WRITTEN, SOCKETS)
     assert (
-        "server SERVE_REPLICA_a-Gateway-aaaaaaaa unix@/run/aaaaaaaa.door "
+        "server SERVE_REPLICA_a-Gateway-aaaaaaaa unix@/run/aaaaaaaa.sock "
         "check addr 127.0.0.1 port 30001 observe layer4"
     ) in routed
     assert "SERVE_REPLICA_b-Gateway-cccccccc 127.0.0.1:30002 check" in routed
@@ -90,21 +90,21 @@ def test_servers_with_a_door_go_through_it_and_are_checked_where_serve_listens()
 
 
 def test_the_console_has_a_backend_of_its_own_whose_servers_follow_those_of_queries():
-    routed = route_through_doors(WRITTEN, DOORS)
+    routed = route_through_sockets(WRITTEN, SOCKETS)
     apart = keep_console_apart(routed)
     backend = apart.partition("backend console\n")[2].partition("backend ")[0]
     assert [line.split() for line in backend.splitlines() if "server" in line] == [
-        ["server", f"SERVE_REPLICA_a-Gateway-{name}", f"unix@/run/{name}.door", "track",
+        ["server", f"SERVE_REPLICA_a-Gateway-{name}", f"unix@/run/{name}.sock", "track",
          f"http-a/SERVE_REPLICA_a-Gateway-{name}", "on-marked-down", "shutdown-sessions"]
         for name in ("bbbbbbbb", "aaaaaaaa")
     ]  # fmt: skip
     rules = [line.split()[1] for line in apart.splitlines() if "use_backend" in line]
     assert rules == ["console", "http-a"]
-    assert keep_console_apart(WRITTEN) == WRITTEN  # no gateway has a door
+    assert keep_console_apart(WRITTEN) == WRITTEN  # no gateway has a socket
 
 
-def test_the_first_door_is_preferred_while_idle_once_a_backend():
-    lines = prefer_first(route_through_doors(WRITTEN, DOORS)).splitlines()
+def test_the_first_socket_is_preferred_while_idle_once_a_backend():
+    lines = prefer_first(route_through_sockets(WRITTEN, SOCKETS)).splitlines()
     rules = [place for place, line in enumerate(lines) if "use-server" in line]
     assert [lines[place].strip() for place in rules] == [
         "use-server SERVE_REPLICA_a-Gateway-aaaaaaaa "
@@ -113,12 +113,12 @@ def test_the_first_door_is_preferred_while_idle_once_a_backend():
     assert lines[rules[0] + 1].split()[1] == "SERVE_REPLICA_a-Gateway-aaaaaaaa"
 
 
-def test_without_doors_no_server_is_preferred():
+def test_without_socket_no_server_is_preferred():
     assert prefer_first(WRITTEN) == WRITTEN
 
 
 def test_queries_of_a_key_go_to_one_server_before_any_other_rule():
-    for text in (WRITTEN, prefer_first(route_through_doors(WRITTEN, DOORS))):
+    for text in (WRITTEN, prefer_first(route_through_sockets(WRITTEN, SOCKETS))):
         lines = keep_keys_together(text).splitlines()
         names = [f"SERVE_REPLICA_a-Gateway-{letter * 8}" for letter in "ab"]
         rules = [line.strip() for line in lines if "use-server" in line]
@@ -352,12 +352,12 @@ def test_administration_is_for_this_user_alone(given: str, becomes: str | None):
 
 def test_haproxy_is_started_with_nothing_that_another_user_could_reach(tmp_path: Path):
     """The launcher as Serve runs it, with a HAProxy that shows what it was given."""
-    folder, doors = tmp_path / "node", tmp_path / "doors"
-    for each in (folder, doors):
+    folder, sockets = tmp_path / "node", tmp_path / "sockets"
+    for each in (folder, sockets):
         each.mkdir()
     rules = Rules("127.0.0.1:1", "127.0.0.1:2", 1, 1)
-    started, binary = write_haproxy_launcher(tmp_path, rules, doors)
-    (doors / RULES).unlink()
+    started, binary = write_haproxy_launcher(tmp_path, rules, sockets)
+    (sockets / RULES).unlink()
     shown = tmp_path / "shown"
     started.write_text(started.read_text().replace(binary, str(shown)))
     shown.write_text('#!/bin/sh\necho "$@"\ncat "$3"\n')
@@ -378,8 +378,8 @@ def test_haproxy_is_started_with_nothing_that_another_user_could_reach(tmp_path:
     (held,) = folder.glob("*.held")
     assert shlex.split(arguments) == ["-db", "-f", str(held)]
     lines = configuration.splitlines()
-    sockets = [each.split()[2:5] for each in lines if each.strip().startswith("stats socket")]
-    own = read_current(doors).socket
-    assert sockets == [["/tmp/admin.sock", "mode", "600"], [own, "mode", "600"]]
+    admin = [each.split()[2:5] for each in lines if each.strip().startswith("stats socket")]
+    own = read_current(sockets).socket
+    assert admin == [["/tmp/admin.sock", "mode", "600"], [own, "mode", "600"]]
     binds = [each.split()[1] for each in lines if each.strip().startswith("bind")]
     assert [bind for bind in binds if not bind.startswith("127.0.0.1:")] == []

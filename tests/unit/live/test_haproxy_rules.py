@@ -169,7 +169,7 @@ def test_what_is_no_request_or_never_ends_is_refused_as_json_and_counted(
 
 
 def test_a_stand_in_serves_clients_alone(tmp_path: Path) -> None:
-    text = CONFIGURATION.format(admin="/a", serve=1, door="/d")
+    text = CONFIGURATION.format(admin="/a", serve=1, socket="/d")
     rules = Rules("0.0.0.0:2", "127.0.0.1:3", 10, 10)
     binds = [
         line.split()[1]

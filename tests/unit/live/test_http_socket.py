@@ -1,4 +1,4 @@
-"""The door: HTTP/1.1 in whatever pieces it comes, one answer a request, in order."""
+"""The socket: HTTP/1.1 in whatever pieces it comes, one answer a request, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.bodies import LEAST_BYTES_PER_S, BodyBudget
-from modelless.controller.live.front.http_server import DoorConnection
+from modelless.controller.live.front.http_server import SocketConnection
 
 
 class Wire:
@@ -74,7 +74,7 @@ class Echo:
 def connect(frontend, most=8):
     ticks = itertools.count()
     connections = set()
-    connection = DoorConnection(frontend, lambda: float(next(ticks)), connections, most)
+    connection = SocketConnection(frontend, lambda: float(next(ticks)), connections, most)
     wire = Wire()
     connection.connection_made(wire)
     return connection, wire
