@@ -542,9 +542,12 @@ class Device:
     ) -> None:
         """Begin to become one of another class; see ``resizing``.
 
-        Nothing happens while a needed load waits or any load runs: the control loop asks again.
+        Nothing happens while a needed load waits, any load runs, or a copy of that class still runs
+        a batch from an earlier resize: the control loop asks again.
         """
         becomes = order.device_class
+        if any(self._copies[copy_id].device_class == becomes for copy_id in self._leaving):
+            return
         is_loading = self._loading is not None or self._loads.needed or self._resize is not None
         if becomes not in self._sizes or becomes == self._device_class or is_loading:
             return

@@ -105,6 +105,22 @@ def test_while_it_loads_it_is_not_resized() -> None:
     assert driver.device.resizing_to == ""
 
 
+def test_it_does_not_become_what_it_was_while_an_old_copy_still_runs() -> None:
+    driver = Driver()
+    driver.hold(A)
+    batch_id = driver.hand_in(A)
+    driver.order(RESIZE, in_use={A})
+    driver.end_load()
+    assert driver.device.device_class == LARGE
+    back = RESIZE._replace(device_class=SMALL)
+    driver.order(back)
+    assert driver.device.resizing_to == "", "there would be two copies of A of one class"
+    driver.end_batch(batch_id)
+    driver.end_frees()
+    driver.order(back)
+    assert driver.device.resizing_to == SMALL
+
+
 def test_what_comes_into_use_meanwhile_is_taken_along_if_it_fits() -> None:
     driver = Driver(memory_bytes=50)
     driver.hold(A, B, C)
