@@ -19,7 +19,8 @@ what is served, subject to the device time there is (``price``). While workers h
 is zero, and every query gets the most accurate variant that is in time. As demand grows, the price
 rises, and variants are given up in the order of accuracy lost for each second won. Beyond capacity,
 queries that are not worth the price are served only when nothing else waits. Demand is what arrives
-plus, for each query that waits, 1 / time left; so the price rises at once with a burst.
+plus, for each query that waits, 1 / time left; so the price rises at once with a burst. As demand
+varies, the price is the mean over what may come within a latency limit.
 
 A batch pays for its share of full batches, and for the rest of its time as far as the queries that
 wait would fill a batch of every worker. Of batches worth alike the quickest an item runs.
@@ -105,7 +106,6 @@ class BestValue(SelectionPolicy):
 
     Args:
         target_utilisation: share of the device time that demand may fill before it has a price.
-            Below 1, because arrivals and latencies vary.
         memory_s: time constant of the arrival rates, seconds. Bursts show in what waits at once.
         reprice_s: seconds between two computations of the price.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
@@ -115,7 +115,7 @@ class BestValue(SelectionPolicy):
 
     def __init__(
         self,
-        target_utilisation: float = 0.95,
+        target_utilisation: float = 1.0,
         memory_s: float = 5.0,
         reprice_s: float = 0.02,
         miss_penalty: float = 100.0,
@@ -177,7 +177,15 @@ class BestValue(SelectionPolicy):
             if now_s - self._shared_out_s >= _SHARED_OUT_EVERY_S:
                 self._shared_out_s = now_s
                 self._pools.share_out(rates, now_s)
-            pool.find_price(worker, queues, rates, self._utilisation, now_s, self._reprice_s)
+            pool.find_price(
+                worker,
+                queues,
+                rates,
+                self._utilisation,
+                now_s,
+                self._reprice_s,
+                self._rates.dispersion,
+            )
         idle_s = pool.next_idle_s(worker.worker_id, now_s)
         waiting = sum([len(queue.queries) for queue in queues])
         fill = min(waiting / (worker.max_batch * len(pool.until_s)), 1.0)

@@ -11,6 +11,7 @@ import numpy as np
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.best_value.menu import Menu, make_menu
 from modelless.policies.selection.best_value.price import (
+    Claim,
     Kind,
     Offer,
     kind_of,
@@ -121,6 +122,7 @@ class Pool:
         capacity: float,
         now_s: float,
         least_s: float,
+        dispersion: float,
     ) -> None:
         """Find the price of the pool's time.
 
@@ -130,6 +132,7 @@ class Pool:
         Args:
             rates: queries a second of all pools together.
             capacity: share of the workers' time that demand may fill.
+            dispersion: see ``price_of_time``.
         """
         self.priced_s, self._max_batch = now_s, worker.max_batch
         for queue in queues:
@@ -144,8 +147,12 @@ class Pool:
                 if kind in due:
                     left_s = max(query.deadline_s - now_s, least_s)
                     due[kind] += every * self.shares.get(kind, 1.0) / left_s
-        demands = [(rate, offer) for kind, rate in due.items() if (offer := self.offer(kind))]
-        self.price = price_of_time(demands, capacity * len(self.until_s))
+        claims = [
+            Claim(per_s, self._expected[kind], offer)
+            for kind, per_s in due.items()
+            if (offer := self.offer(kind))
+        ]
+        self.price = price_of_time(claims, capacity * len(self.until_s), dispersion)
 
     def to_come(self, of_rank: int) -> ToCome:
         """Returns the queries to expect of the priority of a rank, and of higher ones."""

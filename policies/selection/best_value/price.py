@@ -25,6 +25,11 @@ from modelless.policies.views import FloatArray, QueryView
 _KINDS_KEPT = 256
 _LEAST_SEEN_S = 0.5  # arrivals of a shorter time make no rate
 _FORGOTTEN_AFTER = 3.0  # times the time constant
+_GAPS = 100.0
+"""Over so many the gaps between arrivals are averaged."""
+_MOST_DISPERSION = 25.0
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+"""Of a Gauss-Hermite quadrature; the mean of a function of a standard normal variable."""
 _LIMIT_STEP = math.sqrt(2.0)
 _ACCURACY_STEP = 2.0
 
@@ -72,6 +77,9 @@ class Rates:
     A kind that has not come for three time constants is no longer expected. With a decayed count
     alone, queries of a higher priority would be expected for long after the last of them.
 
+    How unevenly queries come is told by the squared coefficient of variation of the gaps between
+    them, which is the index of dispersion of the arrivals of a renewal process: 1 for Poisson.
+
     Args:
         memory_s: time constant of the decay.
     """
@@ -79,11 +87,19 @@ class Rates:
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
         self._counts: dict[Kind, tuple[float, float]] = {}  # at the last arrival, and its time
-        self._began_s = math.inf
+        self._began_s = self._last_s = math.inf
+        self._gap_s = self._gap2_s2 = 0.0  # means over the last gaps, and of their squares
+        self._weight = 0.0  # of those gaps; below 1 at first
 
     def count(self, kind: Kind, now_s: float) -> None:
         """Note an arrival."""
         self._began_s = min(self._began_s, now_s)
+        gap_s = max(now_s - self._last_s, 0.0)
+        if self._last_s < math.inf:
+            self._gap_s += (gap_s - self._gap_s) / _GAPS
+            self._gap2_s2 += (gap_s * gap_s - self._gap2_s2) / _GAPS
+            self._weight += (1.0 - self._weight) / _GAPS
+        self._last_s = now_s
         before, at_s = self._counts.get(kind, (0.0, now_s))
         if before or len(self._counts) < _KINDS_KEPT:
             self._counts[kind] = before * self._kept(at_s, now_s) + 1.0, now_s
@@ -100,6 +116,14 @@ class Rates:
             for kind, (count, at_s) in self._counts.items()
         }
 
+    @property
+    def dispersion(self) -> float:
+        """The variance of the number of arrivals over its mean, 1 to 25."""
+        if self._gap_s <= 0.0:
+            return 1.0
+        squared = self._gap2_s2 * self._weight / self._gap_s**2 - 1.0
+        return min(max(squared, 1.0), _MOST_DISPERSION)
+
     def _kept(self, at_s: float, now_s: float) -> float:
         return math.exp(min(at_s - now_s, 0.0) / self._memory_s)
 
@@ -109,6 +133,7 @@ class Offer(NamedTuple):
 
     Attributes:
         step_s: device time that each step adds to a query, shape (v,).
+        variance_s: what each adds to the square of that time over the latency limit, shape (v,).
         points_per_s: value that it adds, by its time, descending, shape (v,).
         points: of the most accurate variant.
         least_s: device time of the quickest; inf without any.
@@ -116,6 +141,7 @@ class Offer(NamedTuple):
     """
 
     step_s: FloatArray
+    variance_s: FloatArray
     points_per_s: FloatArray
     points: float
     least_s: float
@@ -147,24 +173,45 @@ def offer_of(kind: Kind, menu: Menu, latency_share: float, miss_points: float) -
         steps.append((to_s - at_s, steep))
         at_s, at = to_s, to
     step_s, points_per_s = np.array(steps).reshape(-1, 2).T
+    variance_s = np.diff(np.cumsum(step_s) ** 2, prepend=0.0) / kind.limit_s
     patience_s = kind.limit_s - float(alone_s[fits].min(initial=np.inf))
     least_s = float(query_s.min(initial=np.inf))
-    return Offer(step_s, points_per_s, at, least_s, patience_s)
+    return Offer(step_s, variance_s, points_per_s, at, least_s, patience_s)
 
 
-def price_of_time(demands: Sequence[tuple[float, Offer]], capacity: float) -> float:
-    """Returns the price at which demand just fills the device time, points a second.
+class Claim(NamedTuple):
+    """Demand of one kind for device time.
+
+    Attributes:
+        due_per_s: queries a second to serve, with those that wait.
+        expected_per_s: queries a second that will come.
+    """
+
+    due_per_s: float
+    expected_per_s: float
+    offer: Offer
+
+
+def price_of_time(claims: Sequence[Claim], capacity: float, dispersion: float = 1.0) -> float:
+    """Returns the expected price at which demand just fills the device time, points a second.
+
+    Within a latency limit more or fewer queries come than on average: the work that they bring is
+    taken as normal. The price of each amount of work is averaged, since a shortage costs far more
+    than a surplus of time brings.
 
     Args:
-        demands: queries a second, and what they are offered.
+        claims: all demand.
         capacity: workers' time there is, seconds a second.
+        dispersion: of the arrivals: variance of their number over its mean.
     """
-    if not demands:
+    if not claims:
         return 0.0
-    used_s = np.concatenate([rate * offer.step_s for rate, offer in demands])
-    points_per_s = np.concatenate([offer.points_per_s for _, offer in demands])
-    if not used_s.sum() > capacity:
-        return 0.0
+    points_per_s = np.concatenate([each.offer.points_per_s for each in claims])
     order = np.argsort(-points_per_s)
-    first = int(np.cumsum(used_s[order]).searchsorted(capacity, side="right"))
-    return float(points_per_s[order[min(first, len(order) - 1)]])
+    used_s = np.concatenate([each.due_per_s * each.offer.step_s for each in claims])
+    variance = np.concatenate([each.expected_per_s * each.offer.variance_s for each in claims])
+    deviation = np.sqrt(dispersion * np.cumsum(variance[order]))
+    work_s = np.cumsum(used_s[order]) + _NODES[:, None] * deviation
+    filled = (np.maximum.accumulate(work_s, axis=1) <= capacity).sum(axis=1)
+    prices = np.append(points_per_s[order], 0.0)[filled]
+    return float(_WEIGHTS @ prices / _WEIGHTS.sum())

@@ -389,7 +389,7 @@ def test_a_setting_is_told_with_its_policies_and_their_settings(run: Run) -> Non
     async def test(front: Front) -> None:
         shown = (await front.send("GET", "/console/policies")).document
         assert "<dt>infaas</dt><dd>INFaaS" in shown
-        assert "<dt>target_utilisation (0.95)</dt><dd>share of" in shown
+        assert "<dt>target_utilisation (1.0)</dt><dd>share of" in shown
         assert "<code>modelless whatif</code>" in shown
 
     run(test)

@@ -18,6 +18,7 @@ from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.best_value.menu import Menu, Suited, make_menu
 from modelless.policies.selection.best_value.pools import Pools, ToCome
 from modelless.policies.selection.best_value.price import (
+    Claim,
     Kind,
     Offer,
     Rates,
@@ -477,35 +478,70 @@ def offer(accuracy: list[float], each_s: list[float], miss_points: float) -> Off
     return offer_of(Kind("t", 0.0, math.inf, 1, 0), make_menu(views, 1), 0.5, miss_points)
 
 
+def claim(per_s: float, offer: Offer) -> Claim:
+    return Claim(per_s, per_s, offer)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_price_is_the_dual_of_the_linear_program(seed: int) -> None:
     rng = np.random.default_rng(seed)
     miss_points = float(rng.choice([0.0, 100.0]))
-    points, used_s, kinds, demands = [], [], [], []
+    points, used_s, kinds, claims = [], [], [], []
     for place in range(6):
         variants = int(rng.integers(1, 5))
         each_s = rng.uniform(0.01, 0.2, variants).tolist()
         accuracy = rng.uniform(50.0, 95.0, variants).tolist()
-        demands.append((rng.uniform(1, 20), offer(accuracy, each_s, miss_points)))
+        claims.append(claim(rng.uniform(1, 20), offer(accuracy, each_s, miss_points)))
         points += [each + miss_points for each in accuracy]
         used_s += each_s
         kinds += [place] * variants
     of_kind = np.equal.outer(np.arange(6), kinds).astype(float)
-    rates = [rate for rate, _ in demands]
+    rates = [each.due_per_s for each in claims]
     capacity = float(rng.uniform(0.3, 4.0))
     solved = linprog(-np.array(points), A_ub=np.vstack([of_kind, used_s]), b_ub=[*rates, capacity])
     dual = -solved.ineqlin.marginals[-1]  # 0 with one seed
-    assert price_of_time(demands, capacity) == pytest.approx(dual, rel=1e-6)
+    assert price_of_time(claims, capacity) == pytest.approx(dual, rel=1e-6)
 
 
 def test_the_price_is_zero_while_all_fit_and_rises_with_demand() -> None:
     """100 a second of the better variant fill a second, and 200 of the quicker one."""
     either = offer([80.0, 70.0], [0.010, 0.005], 0.0)
-    prices = [price_of_time([(rate, either)], 1.0) for rate in (0.0, 99.0, 150.0, 300.0)]
+    prices = [price_of_time([claim(rate, either)], 1.0) for rate in (0.0, 99.0, 150.0, 300.0)]
     assert prices == pytest.approx([0.0, 0.0, 10.0 / 0.005, 70.0 / 0.005])
     nothing = offer([], [], 0.0)
     assert (nothing.least_s, nothing.points) == (math.inf, 0.0)
-    assert price_of_time([(1e6, nothing)], 1.0) == price_of_time([], 1.0) == 0.0
+    assert price_of_time([claim(1e6, nothing)], 1.0) == price_of_time([], 1.0) == 0.0
+
+
+def test_what_may_come_has_a_price_though_all_that_comes_on_average_fits() -> None:
+    """Of 50 queries in a limit of 1 s, each of 10 ms, the deviation is sqrt(50): 71 ms of work."""
+    views = [ResidentView("t/m/v@1", 80.0, (0.0, 0.010), (0.0, 0.010))]
+    hasty = offer_of(Kind("t", 0.0, 1.0, 1, 0), make_menu(views, 1), 0.5, 0.0)
+    assert hasty.variance_s == pytest.approx([0.010**2])
+    waits = Claim(50.0, 0.0, hasty)
+    assert price_of_time([waits], 0.59) == 0.0
+    comes = [price_of_time([claim(50.0, hasty)], capacity) for capacity in (0.45, 0.59, 0.75)]
+    assert 80.0 / 0.010 > comes[0] > comes[1] > comes[2] == 0.0
+    assert comes[1] == pytest.approx(0.2333 * 80.0 / 0.010, rel=1e-3)  # of what comes, 23 % is more
+    assert price_of_time([claim(50.0, hasty)], 0.75, dispersion=9.0) > 0.0
+
+
+def test_the_dispersion_is_that_of_the_gaps_and_1_for_poisson_arrivals() -> None:
+    rng = np.random.default_rng(3)
+    found = {}
+    for name, gaps_s in (
+        ("regular", np.full(2000, 0.1)),
+        ("poisson", rng.exponential(0.1, 2000)),
+        ("bursts", rng.gamma(0.1, 1.0, 2000)),  # of a squared coefficient of variation of 10
+        ("alike", np.zeros(2000)),
+    ):
+        rates = Rates(5.0)
+        for at_s in np.cumsum(gaps_s).tolist():
+            rates.count(Kind("t", 0.0, 1.0, 1, 0), at_s)
+        found[name] = rates.dispersion
+    assert found["regular"] == found["alike"] == 1.0
+    assert 1.0 <= found["poisson"] < 1.6
+    assert 4.0 < found["bursts"] <= 25.0
 
 
 def test_an_offer_has_the_variants_and_batches_that_are_in_time() -> None:
