@@ -148,7 +148,7 @@ class Pool:
                     left_s = max(query.deadline_s - now_s, least_s)
                     due[kind] += every * self.shares.get(kind, 1.0) / left_s
         claims = [
-            Claim(per_s, self._expected[kind], offer)
+            Claim(per_s, self._expected[kind] * self.shares.get(kind, 1.0), offer)
             for kind, per_s in due.items()
             if (offer := self.offer(kind))
         ]

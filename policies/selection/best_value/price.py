@@ -184,11 +184,12 @@ class Claim(NamedTuple):
 
     Attributes:
         due_per_s: queries a second to serve, with those that wait.
-        expected_per_s: queries a second that will come.
+        varying_per_s: queries a second that will come, times the pool's share of them once more:
+            what comes beyond the mean is shared out among the pools, as the mean is.
     """
 
     due_per_s: float
-    expected_per_s: float
+    varying_per_s: float
     offer: Offer
 
 
@@ -209,7 +210,7 @@ def price_of_time(claims: Sequence[Claim], capacity: float, dispersion: float = 
     points_per_s = np.concatenate([each.offer.points_per_s for each in claims])
     order = np.argsort(-points_per_s)
     used_s = np.concatenate([each.due_per_s * each.offer.step_s for each in claims])
-    variance = np.concatenate([each.expected_per_s * each.offer.variance_s for each in claims])
+    variance = np.concatenate([each.varying_per_s * each.offer.variance_s for each in claims])
     deviation = np.sqrt(dispersion * np.cumsum(variance[order]))
     work_s = np.cumsum(used_s[order]) + _NODES[:, None] * deviation
     filled = (np.maximum.accumulate(work_s, axis=1) <= capacity).sum(axis=1)
