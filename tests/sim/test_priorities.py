@@ -71,9 +71,12 @@ def test_a_higher_priority_with_a_tight_limit_is_in_time_before_a_lower_one(
 
 
 @pytest.mark.parametrize("urgent_per_s", [50, 100])
+@pytest.mark.parametrize("other_per_s", [250, 474, 550])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_lower_priority_that_can_wait_does_not_block_it(urgent_per_s: float, seed: int) -> None:
-    """Some of the higher one are lost to each other; a twentieth at most."""
-    in_time = run(urgent_per_s, 474, 300, seed)
-    assert in_time["1"] >= 0.95
+def test_a_lower_priority_that_can_wait_does_not_block_it(
+    urgent_per_s: float, other_per_s: float, seed: int
+) -> None:
+    """A twentieth of the higher one may be lost to the lower one, and some to each other."""
+    in_time = run(urgent_per_s, other_per_s, 300, seed)
+    assert in_time["1"] >= 0.9
     assert in_time["0"] >= 0.99
