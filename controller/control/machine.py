@@ -306,7 +306,7 @@ class Control:
         busy = {effect.worker_id for effect in plan if isinstance(effect, placing)}
         plan += version_effects(self._service, view.workers, self._facts, busy)
         reports = self.reports
-        plan += successor_loads(reports)
+        plan += successor_loads(reports, self._facts)
         present = Counter(report.pool for report in reports)
         is_settled = self.is_settled(now_s)
         if is_settled:

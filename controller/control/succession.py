@@ -12,13 +12,15 @@ an upgrade goes on with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
 from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.planned_memory import expected_bytes
 from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
+from modelless.policies.views import VariantFacts
 
 MOST_ROLLOUT_S = 600.0
 """The longest that an upgrade is waited for: a stalled one must not hold up scaling for good."""
@@ -71,16 +73,33 @@ def lacking(
     return tuple(sorted(wanted - successor.ready_bytes.keys() - successor.failed_loads.keys()))
 
 
-def successor_loads(members: Collection[MemberReport]) -> list[LoadInstance]:
-    """Return the loads that successors need. A load that has begun already may be among them."""
+def successor_loads(
+    members: Collection[MemberReport], facts: Mapping[str, VariantFacts]
+) -> list[LoadInstance]:
+    """Return the loads that successors need. A load that has begun already may be among them.
+
+    As much memory is set aside as a member of the same device class holds. If none does, it is the
+    most that any member holds or that is expected.
+    """
     found = predecessors(members)
-    held = {name: size for each in members for name, size in each.ready_bytes.items()}
-    return [
-        LoadInstance(member.member_id, variant_id, Reason.SUCCESSION, held[variant_id])
-        for member in members
-        if member.member_id in found
-        for variant_id in lacking(member, found[member.member_id], members)
-    ]
+    held: dict[tuple[str, str], int] = {}  # by variant and device class; of any class: ""
+    for each in members:
+        of_class = each.state.device_class if each.state is not None else ""
+        for name, size_bytes in each.ready_bytes.items():
+            for key in ((name, of_class), (name, "")):
+                held[key] = max(size_bytes, held.get(key, 0))
+    loads = []
+    for member in members:
+        if member.member_id not in found:
+            continue
+        of_class = member.state.device_class if member.state is not None else ""
+        for name in lacking(member, found[member.member_id], members):
+            known = held.get((name, of_class))
+            if known is None:
+                expected = expected_bytes(facts.get(name), of_class)
+                known = max(held[name, ""], int(expected) if expected < inf else 0)
+            loads.append(LoadInstance(member.member_id, name, Reason.SUCCESSION, known))
+    return loads
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from modelless.controller.control.succession import (
 )
 from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
-from modelless.policies.views import Instance, WorkerState
+from modelless.policies.views import Instance, VariantFacts, WorkerState
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
 
@@ -72,15 +72,27 @@ def test_more_successors_than_predecessors() -> None:
 
 def test_a_successor_loads_what_the_other_serves_and_it_does_not() -> None:
     members = [old("a", 1.0, A, B, C), new("x", 10.0, B)]
-    assert successor_loads(members) == [
+    assert successor_loads(members, {}) == [
         LoadInstance("x", A, Reason.SUCCESSION, 10),
         LoadInstance("x", C, Reason.SUCCESSION, 10),
     ]
 
 
+def test_memory_is_set_aside_as_the_successors_own_device_class_takes_it() -> None:
+    large = new("x", 10.0, pool="cpu-1")
+    assert large.state is not None
+    large = replace(large, state=replace(large.state, device_class="cpu-2"))
+    facts = {A: VariantFacts(A, "t", 70.0, {"cpu-1": 10.0, "cpu-2": 12.5}, {}, {})}
+    (load,) = successor_loads([old("a", 1.0, A), large], facts)
+    assert load.memory_bytes == 13, "expected, as none of its class holds one"
+    other = old("o", 0.0, A, pool="cpu-2")
+    (load,) = successor_loads([old("a", 1.0, A), large, other], facts)
+    assert load.memory_bytes == 10, "as another of its class holds it"
+
+
 def test_what_cannot_be_loaded_is_not_waited_for() -> None:
     successor = replace(new("x", 10.0, A), failed_loads={B: "broken"})
-    assert successor_loads([old("a", 1.0, A, B), successor]) == []
+    assert successor_loads([old("a", 1.0, A, B), successor], {}) == []
 
 
 def test_whoever_goes_first_nothing_goes_with_it() -> None:
