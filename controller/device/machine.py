@@ -546,10 +546,9 @@ class Device:
         a batch from an earlier resize: the control loop asks again.
         """
         becomes = order.device_class
-        if any(self._copies[copy_id].device_class == becomes for copy_id in self._leaving):
-            return
         is_loading = self._loading is not None or self._loads.needed or self._resize is not None
-        if becomes not in self._sizes or becomes == self._device_class or is_loading:
+        holds_one = any(self._copies[copy_id].device_class == becomes for copy_id in self._leaving)
+        if becomes not in self._sizes or becomes == self._device_class or is_loading or holds_one:
             return
         candidates = [
             Candidate(

@@ -32,8 +32,8 @@ _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one searc
 _MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
 _NEARLY = 0.8  # of the best load's points a byte
 _AWAY_LOADS = 10.0
-"""What is displaced for queries that wait loses its own for so many times the time of the load: the
-loads of others come first."""
+"""A variant that is displaced for queries that wait is taken to be away for so many load times, as
+other loads come before its own."""
 _WORKERS_A_LOAD = 32  # one of so many takes a load of a task before the next load's worth is found
 
 

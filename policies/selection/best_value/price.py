@@ -29,7 +29,8 @@ _GAPS = 100.0
 """Over so many the gaps between arrivals are averaged."""
 _MOST_DISPERSION = 25.0
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-"""Of a Gauss-Hermite quadrature; the mean of a function of a standard normal variable."""
+"""Of a Gauss-Hermite quadrature: the mean of a function of a standard normal variable."""
+_WEIGHTS /= _WEIGHTS.sum()
 _LIMIT_STEP = math.sqrt(2.0)
 _ACCURACY_STEP = 2.0
 
@@ -89,7 +90,7 @@ class Rates:
         self._counts: dict[Kind, tuple[float, float]] = {}  # at the last arrival, and its time
         self._began_s = self._last_s = math.inf
         self._gap_s = self._gap2_s2 = 0.0  # means over the last gaps, and of their squares
-        self._weight = 0.0  # of those gaps; below 1 at first
+        self._weight = 0.0  # of all gaps in these means; below 1 at first
 
     def count(self, kind: Kind, now_s: float) -> None:
         """Note an arrival."""
@@ -118,7 +119,7 @@ class Rates:
 
     @property
     def dispersion(self) -> float:
-        """The variance of the number of arrivals over its mean, 1 to 25."""
+        """The variance of the number of arrivals over its mean, at least 1."""
         if self._gap_s <= 0.0:
             return 1.0
         squared = self._gap2_s2 * self._weight / self._gap_s**2 - 1.0
@@ -215,4 +216,4 @@ def price_of_time(claims: Sequence[Claim], capacity: float, dispersion: float = 
     work_s = np.cumsum(used_s[order]) + _NODES[:, None] * deviation
     filled = (np.maximum.accumulate(work_s, axis=1) <= capacity).sum(axis=1)
     prices = np.append(points_per_s[order], 0.0)[filled]
-    return float(_WEIGHTS @ prices / _WEIGHTS.sum())
+    return float(_WEIGHTS @ prices)
