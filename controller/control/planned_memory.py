@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
 
 
@@ -136,12 +137,16 @@ class PlannedMemory:
         return self._counts[placement]
 
     def without(self, placement: Placement, full: Container[str]) -> tuple[WorkerState, ...]:
-        """The workers of the class that neither hold the variant, nor bar it, nor are ``full``."""
+        """The workers of the class that neither hold the variant, nor bar it, nor are ``full``.
+
+        A full worker that holds another version of the variant is given, too.
+        """
+        name = name_of(placement.variant_id)
         return tuple(
             [
                 self._workers[worker_id]
                 for worker_id in self._of_class.get(placement.device_class, ())
-                if worker_id not in full
+                if (worker_id not in full or name in map(name_of, self._held[worker_id]))
                 and placement.variant_id not in self._held[worker_id]
                 and placement.variant_id not in self._workers[worker_id].barred
             ]

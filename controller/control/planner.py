@@ -309,7 +309,9 @@ class Planner:
         for due in missing:
             if draft.memory.copies(due.scope) == 0:
                 self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
-        full: set[str] = set()  # later, less important instances do not overtake one without room
+        # Later, less important instances do not overtake one without room. A new version may still
+        # take the place of an earlier one.
+        full: set[str] = set()
         for placement, count in wanted.items():
             self._add(placement, count - draft.memory.count(placement), draft, full, in_vain=False)
         return draft.effects
@@ -318,7 +320,8 @@ class Planner:
         """Load on a gateway's device what only other gateways' devices hold.
 
         It loads what the gateway's clients asked for and, where there is room, a wanted variant of
-        each other task: a gateway without one is not ready, so nobody asks it.
+        each other task: a gateway without one is not ready, so nobody asks it. The eviction policy
+        cannot decline such a load: it would count the copies that these clients do not reach.
         """
         workers = draft.view.workers
         for worker in workers:
@@ -349,7 +352,7 @@ class Planner:
                 continue
             fits = draft.wanted.get(placement, 0) > 0 and needed_bytes <= home.free_bytes
             comes = is_asked or fits
-            if comes and self._put(placement, home, needed_bytes, draft, in_vain=is_asked):
+            if comes and self._put(placement, home, needed_bytes, draft, is_asked, asks=False):
                 return
 
     def _relieve(self, draft: _Draft) -> None:
@@ -392,12 +395,17 @@ class Planner:
         needed_bytes: int,
         draft: _Draft,
         in_vain: bool,
+        asks: bool = True,
     ) -> bool:
         """Load the variant into the worker, after evictions if need be; False if it does not fit.
 
         Only spare instances leave, unless clients ask in vain for what is to be loaded: then any
         idle one may that is not itself all that others have just asked for. They leave in the
         eviction policy's order, but spare ones before others.
+
+        Args:
+            in_vain: whether clients ask for it and nothing that they reach serves them.
+            asks: whether the eviction policy may decline a load on demand.
         """
         lacking_bytes = needed_bytes - worker.free_bytes
         victims: list[Instance] = []
@@ -412,7 +420,8 @@ class Planner:
             victims = choose_victims(self._in_order(movable, worker, draft), lacking_bytes)
         if sum(victim.memory_bytes for victim in victims) < lacking_bytes:
             return False
-        if victims and draft.on_demand and not self._admits(placement, worker, victims, draft):
+        is_on_demand = asks and draft.on_demand
+        if victims and is_on_demand and not self._admits(placement, worker, victims, draft):
             return False
         for victim in victims:
             draft.unload(

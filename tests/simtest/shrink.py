@@ -23,8 +23,7 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
         nonlocal left, schedule
         tried = schedule._replace(**changes)
         left -= tried != schedule
-        is_drawn = tried.setup.workers >= tried.setup.min_workers  # else it may fail by itself
-        if tried == schedule or left < 0 or not is_drawn or not fails(tried):
+        if tried == schedule or left < 0 or not _may_be_drawn(tried.setup) or not fails(tried):
             return False
         schedule = tried
         return True
@@ -47,3 +46,9 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
             ):
                 break
     return schedule
+
+
+def _may_be_drawn(setup: Setup) -> bool:
+    """Whether ``draw`` might return such a world; others may fail by themselves."""
+    in_bounds = setup.min_workers <= setup.workers <= setup.max_workers
+    return in_bounds and (setup.workers > 0 or setup.own_device)

@@ -14,6 +14,21 @@ from tests.simtest.schedule import RESTLESS, Item, Schedule, Setup
 from tests.simtest.shrink import shrink
 
 KEPT = {
+    "the eviction policy declined for good what a gateway's clients asked for, as it counted the "
+    "copy of another gateway, which these clients do not reach": Schedule(
+        20029426,
+        Setup(
+            gateways=2,
+            workers=0,
+            min_workers=0,
+            own_device=True,
+            memory_mib=600,
+            scaling="on-demand",
+            eviction="miss-cost",
+            limits=("accuracy", "deadline"),
+        ),
+        (Item(9.22, "load", "alpha", 4.99, 2.0),),
+    ),
     "INFaaS scaling loaded nothing of a task that was asked for, as there was no room beside what "
     "another task no longer needed": Schedule(
         20002565,

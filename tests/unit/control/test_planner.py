@@ -174,6 +174,12 @@ def test_a_later_smaller_one_does_not_overtake() -> None:
     assert planner(Wants(A, B, C)).tick(world) == []
 
 
+def test_a_new_version_takes_its_predecessor_s_place_before_what_has_no_room() -> None:
+    new = A.replace("@1", "@2")
+    world = view(worker("w0", 25, held(A), held(C)), sizes={B: 20.0, new: 10.0})
+    assert planner(Wants(B, new, C)).tick(world) == [unload(A, new), load(new)]
+
+
 def test_what_could_never_fit_does_not_stand_in_the_way() -> None:
     world = view(worker("w0", 25), sizes={B: 1000.0})
     assert planner(Wants(A, B, C)).tick(world) == [load(A), load(C)]

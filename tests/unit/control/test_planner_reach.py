@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from modelless.controller.device.messages import LoadInstance
+from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.reasons import Reason
-from modelless.policies.views import Instance, WorkerState
+from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
 
 from .test_planner import OTHER, A, B, Wants, facts, held, planner, unload, view, worker
 
@@ -65,4 +66,22 @@ def test_only_what_is_accurate_enough_comes() -> None:
 def test_what_nobody_asks_for_leaves_for_it() -> None:
     full = gateway("w1", held(OTHER), unmet={"t": 0.0}, memory_bytes=15)
     effects = planner(Wants((A, 1))).tick(view(gateway("w0", held(A)), full))
+    assert effects == [unload(OTHER, A, "w1"), fetch(A)]
+
+
+def test_the_eviction_policy_cannot_decline_it() -> None:
+    """It would count the other gateway's copy, which these clients do not reach."""
+
+    class OnDemand(Wants):
+        def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+            return replace(super().targets(view, forecast_per_s), on_demand=True)
+
+    class Declines(LeastRecentlyUsed):
+        def admits(
+            self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView
+        ) -> bool:
+            return False
+
+    full = gateway("w1", held(OTHER), unmet={"t": 0.0}, memory_bytes=15)
+    effects = planner(OnDemand(), Declines()).tick(view(gateway("w0", held(A)), full))
     assert effects == [unload(OTHER, A, "w1"), fetch(A)]
