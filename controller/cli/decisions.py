@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import moment_of, seconds_of
+from modelless.controller.cli.arguments import moment_of, policy_of, seconds_of
 from modelless.controller.cli.screen import (
     Json,
     clock_text,
@@ -24,7 +24,6 @@ from modelless.controller.cli.screen import (
 )
 
 if TYPE_CHECKING:
-    from modelless.controller.config import PolicySpecification
     from modelless.controller.history.entries import Told
     from modelless.controller.usecases.simulation.whatif import Figure, WhatIf
 
@@ -317,7 +316,7 @@ def whatif(
     begin = datetime.now(UTC) - timedelta(seconds=seconds_of("since", since))
     with show_progress() as progress:
         found = estimate(
-            *map(_specification, policy), receipts=receipts, world=world, runs=runs, since=begin,
+            *map(policy_of, policy), receipts=receipts, world=world, runs=runs, since=begin,
             home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
@@ -330,20 +329,6 @@ def whatif(
             "note: as if the policy had chosen for one query alone, and all else had been as it "
             "was; --world adds what its choices do to each other"
         )
-
-
-def _specification(text: str) -> PolicySpecification:
-    """A name, or a mapping in YAML."""
-    if not text.lstrip().startswith("{"):
-        return text
-    import yaml
-
-    try:
-        found: dict[str, object] = yaml.safe_load(text)
-    except yaml.YAMLError:
-        allowed = "a name, or '{policy: NAME, SETTING: VALUE}'"
-        raise InvalidInputError.of("policy", text, allowed) from None
-    return found
 
 
 def _show(found: WhatIf) -> None:

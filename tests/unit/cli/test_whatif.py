@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_said(run: Run, world: Path, tmp_path: Path) -> Non
     assert ran.code == InvalidInputError.exit_code
     assert "policies.explore" in ran.err
     assert run("whatif", "--policy", "nobody").code == NotFoundError.exit_code
-    assert "SETTING: VALUE" in run("whatif", "--policy", "{policy: [").err
+    assert "not YAML" in run("whatif", "--policy", "{policy: [").err
     (tmp_path / "no.parquet").write_text("nothing")
     ran = run("whatif", "--policy", "infaas", "--receipts", tmp_path / "no.parquet")
     assert "modelless receipts --output" in ran.err
