@@ -401,30 +401,21 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 def _show_regret(regret: Mapping[str, Any]) -> None:
     """The first contender's margins, everybody's means, the clearest causes, the worst worlds."""
     from modelless.controller.usecases.simulation.comparison_figures import (
-        CAUSE_HEADS,
-        CONTENDER_HEADS,
-        WORLD_HEADS,
-        cause_cells,
-        contender_cells,
+        cause_table,
+        contender_table,
         summary_rows,
-        world_cells,
+        world_table,
     )
 
     first = regret["first"]
     title = f"Margin of {first} over the best other in each world, points of value per query"
     show_table(["", ""], summary_rows(regret), title=title, right=[1])
-    show_table(
-        CONTENDER_HEADS, map(contender_cells, regret["contenders"]), title="Means over the worlds",
-        right=range(1, len(CONTENDER_HEADS)), whole=0,
-    )  # fmt: skip
-    show_table(
-        CAUSE_HEADS, map(cause_cells, regret["causes"][:_CAUSES]),
-        title="Mean margin by what was drawn", right=range(1, len(CAUSE_HEADS)), whole=0,
-    )  # fmt: skip
-    show_table(
-        WORLD_HEADS, (world_cells(each, first) for each in regret["worlds"][:_WORST_WORLDS]),
-        title="The worst worlds", right=[1, 2, 4], whole=0,
-    )  # fmt: skip
+    for title, (heads, rows), most, right in (
+        ("Means over the worlds", contender_table(regret), None, range(1, 7)),
+        ("Mean margin by what was drawn", cause_table(regret), _CAUSES, range(1, 5)),
+        ("The worst worlds", world_table(regret), _WORST_WORLDS, (1, 2, 4)),
+    ):
+        show_table(heads, rows[:most], title=title, right=right, whole=0)
     for label in regret["failed"]:
         say(f"note: {label}: no margin, because runs failed")
 

@@ -153,11 +153,8 @@ def notes_of(scenario: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-CONTENDER_HEADS: Final = (
-    "contender", "value/query", "violations %", "margin", "worst decile", "worst", "near the best",
-)  # fmt: skip
-CAUSE_HEADS: Final = ("feature", "median", "lower half", "upper half", "difference / error")
-WORLD_HEADS: Final = ("world", "margin", "value/query", "best other", "its value", "unusual in it")
+Table = tuple[Sequence[str], list[list[str]]]
+"""Heads and rows."""
 
 
 def summary_rows(regret: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -179,44 +176,52 @@ def summary_rows(regret: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def contender_cells(contender: Mapping[str, Any]) -> list[str]:
-    """A contender's row under ``CONTENDER_HEADS``."""
-    name = contender["contender"]
-    if contender["failed"]:
-        name += f" (failed in {contender['failed']})"
-    return [
-        name,
-        _number(contender["value_per_query"], ".4f"),
-        _number(contender["violations_percent"], ".2f"),
-        _points(contender["mean_margin"]),
-        _points(contender["worst_decile"]),
-        _points(contender["worst"]),
-        _share(contender["share_near"]),
+def contender_table(regret: Mapping[str, Any]) -> Table:
+    """Everybody's means over the worlds."""
+    heads = ("contender", "value/query", "violations %", "margin", "worst decile", "worst",
+             "near the best")  # fmt: skip
+    rows = [
+        [
+            each["contender"] + (f" (failed in {each['failed']})" if each["failed"] else ""),
+            _number(each["value_per_query"], ".4f"),
+            _number(each["violations_percent"], ".2f"),
+            _points(each["mean_margin"]),
+            _points(each["worst_decile"]),
+            _points(each["worst"]),
+            _share(each["share_near"]),
+        ]
+        for each in regret["contenders"]
     ]
+    return heads, rows
 
 
-def cause_cells(cause: Mapping[str, Any]) -> list[str]:
-    """A feature's row under ``CAUSE_HEADS``."""
-    return [
-        cause["feature"],
-        f"{cause['median']:.3g}",
-        _points(cause["lower"]),
-        _points(cause["upper"]),
-        _number(cause["errors"], ".1f"),
+def cause_table(regret: Mapping[str, Any]) -> Table:
+    """The first contender's mean margin by what was drawn, the clearest causes first."""
+    rows = [
+        [
+            each["feature"],
+            f"{each['median']:.3g}",
+            _points(each["lower"]),
+            _points(each["upper"]),
+            _number(each["errors"], ".1f"),
+        ]
+        for each in regret["causes"]
     ]
+    return ("feature", "median", "lower half", "upper half", "difference / error"), rows
 
 
-def world_cells(world: Mapping[str, Any], first: str) -> list[str]:
-    """A world's row under ``WORLD_HEADS``."""
-    other = world["best_others"][first]
-    return [
-        world["label"],
-        _points(world["margin"]),
-        f"{world['values'][first]:.4f}",
-        other,
-        f"{world['values'][other]:.4f}",
-        ", ".join(f"{name} {world['features'][name]:.3g}" for name in world["unusual"]),
-    ]
+def world_table(regret: Mapping[str, Any]) -> Table:
+    """The worlds, those with the first contender's worst margins first."""
+    heads = ("world", "margin", "value/query", "best other", "its value", "unusual in it")
+    rows = []
+    for world in regret["worlds"]:
+        first, other = regret["first"], world["best_others"][regret["first"]]
+        unusual = (f"{name} {world['features'][name]:.3g}" for name in world["unusual"])
+        mine, its = (f"{world['values'][name]:.4f}" for name in (first, other))
+        rows.append(
+            [world["label"], _points(world["margin"]), mine, other, its, ", ".join(unusual)]
+        )
+    return heads, rows
 
 
 def _points(value: float | None) -> str:

@@ -17,20 +17,18 @@ from modelless.controller.sim.compare.pictures import (
     margin_chart,
 )
 from modelless.controller.usecases.simulation.comparison_figures import (
-    CAUSE_HEADS,
     COLUMNS,
-    CONTENDER_HEADS,
-    WORLD_HEADS,
+    Table,
     best_of,
     bound_words,
-    cause_cells,
+    cause_table,
     cell_of,
-    contender_cells,
+    contender_table,
     name_of,
     notes_of,
     summary_rows,
     unavoidable_percent,
-    world_cells,
+    world_table,
 )
 
 _READING: Final = (
@@ -233,13 +231,19 @@ def render_regret_page(document: Mapping[str, Any]) -> str:
     )
     return page(
         _margins(regret)
-        + _contenders(regret)
-        + _causes(regret)
+        + section(
+            "Contenders",
+            "Means over all worlds. The margin is each one's own: over the best of all the others.",
+            _table(contender_table(regret)),
+        )
+        + section(
+            "Causes",
+            "The mean margin in the worlds up to the feature's median, and in those above it.",
+            _table(cause_table(regret)),
+        )
         + _worlds(regret)
         + contenders_section(document["contenders"])
-        + section(
-            "How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _REGRET_READING)}</ul>"
-        ),
+        + _how_to_read(_REGRET_READING),
         title="modelless: regret over random worlds",
         heading="Regret over random worlds",
         lead=counted,
@@ -272,26 +276,16 @@ def _margins(regret: Mapping[str, Any]) -> str:
     return section("Margin over the best other", "", content)
 
 
-def _contenders(regret: Mapping[str, Any]) -> str:
-    rows = [[escape(cell) for cell in contender_cells(each)] for each in regret["contenders"]]
-    text = "Means over all worlds. The margin is each one's own: over the best of all the others."
-    return section("Contenders", text, table(CONTENDER_HEADS, rows))
-
-
-def _causes(regret: Mapping[str, Any]) -> str:
-    rows = [[escape(cell) for cell in cause_cells(each)] for each in regret["causes"]]
-    text = "The mean margin in the worlds up to the feature's median, and in those above it."
-    return section("Causes", text, table(CAUSE_HEADS, rows))
+def _table(told: Table) -> str:
+    heads, rows = told
+    return table(heads, [[escape(cell) for cell in row] for row in rows])
 
 
 def _worlds(regret: Mapping[str, Any]) -> str:
-    worlds = regret["worlds"]
-    rows = []
-    for each in worlds[:_WORST]:
-        told = [escape(cell) for cell in world_cells(each, regret["first"])]
-        rows.append([*told[:-1], f'<span class="words">{told[-1]}</span>'])
-    content = table(WORLD_HEADS, rows)
-    for each in worlds[:_WORST]:
+    heads, cells = world_table(regret)
+    told = ([escape(cell) for cell in row] for row in cells[:_WORST])
+    content = table(heads, [[*row, f'<span class="words">{last}</span>'] for *row, last in told])
+    for each in regret["worlds"][:_WORST]:
         features = [[escape(name), f"{value:.4g}"] for name, value in each["features"].items()]
         values = sorted(each["values"].items(), key=lambda told: -told[1])
         scores = [
