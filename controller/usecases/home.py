@@ -26,6 +26,16 @@ def path_or_none(path: AnyPath | None) -> Path | None:
     return None if path is None else Path(path)
 
 
+@contextmanager
+def writing(option: str, path: Path, what: str) -> Iterator[None]:
+    """Raise InvalidInputError, which names the option, if the ``what`` there cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        allowed = f"a {what} that can be written ({error.strerror})"
+        raise InvalidInputError.of(option, str(path), allowed) from None
+
+
 def home_folder(home: Home) -> Path:
     """The path of a home folder."""
     return Path(home or os.environ.get("MODELLESS_HOME") or "~/.modelless").expanduser()

@@ -9,8 +9,8 @@ from typing import Any
 
 from modelless import __version__
 from modelless.common.drawing import check_matplotlib
-from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.usecases.home import Home, find_variants, open_home
+from modelless.common.errors import NotFoundError
+from modelless.controller.usecases.home import Home, find_variants, open_home, writing
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.profiler.cost_model.dominated import in_pairs
 from modelless.profiler.cost_model.placement_facts import describe_measured
@@ -62,10 +62,8 @@ def check_can_draw(folder: Path) -> None:
         InvalidInputError: the folder cannot be made or written; names ``--report``.
     """
     check_matplotlib()
-    try:
+    with writing("--report", folder, "folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable("--report", folder, error) from None
 
 
 def draw(
@@ -119,7 +117,7 @@ def _write(found: Report, folder: Path, option: str, on_progress: Progress) -> N
     def show(done: int, total: int, now: str = "") -> None:
         on_progress(Step("drawing, pictures", done, total, now))
 
-    try:
+    with writing(option, folder, "folder"):
         folder.mkdir(parents=True, exist_ok=True)
         # First, so that an unwritable folder fails before minutes of drawing.
         text = json.dumps(_document(found), indent=1, allow_nan=False)
@@ -128,11 +126,3 @@ def _write(found: Report, folder: Path, option: str, on_progress: Progress) -> N
         for name, content in files.items():
             (folder / name).write_bytes(content)
         (folder / "report.html").write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(option, folder, error) from None
-
-
-def _unwritable(option: str, folder: Path, error: OSError) -> InvalidInputError:
-    return InvalidInputError.of(
-        option, str(folder), f"a folder that can be written ({error.strerror})"
-    )

@@ -21,6 +21,7 @@ from modelless.controller.usecases.home import (
     open_home,
     path_or_none,
     pick_device_classes,
+    writing,
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.cost_model.drift_history import drifted_placements
@@ -134,12 +135,8 @@ class Profiles:
             InvalidInputError: the file cannot be written.
         """
         rows = rows_of(self.measurements, self.variants, self.devices, self.families)
-        try:
+        with writing("--csv", path, "file"):
             write_table(path, rows)
-        except OSError as error:
-            raise InvalidInputError.of(
-                "--csv", str(path), f"a file that can be written ({error.strerror})"
-            ) from None
 
 
 def profile(

@@ -19,6 +19,7 @@ from modelless.controller.usecases.home import (
     path_or_none,
     pick_device_classes,
     variant_fields,
+    writing,
 )
 from modelless.controller.usecases.measuring.profile_report import check_can_draw, draw
 from modelless.controller.usecases.measuring.profiling import find_jobs, measure_jobs
@@ -337,12 +338,8 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
             damage = str(error)
             registry.artifacts.put(made)
     if output is not None:
-        try:
+        with writing("--output", output, "file"):
             write_whole(output, made)
-        except OSError as error:
-            raise InvalidInputError.of(
-                "--output", str(output), f"a file that can be written ({error.strerror})"
-            ) from None
     return Rebuilt(found, len(made), damage)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -314,16 +315,11 @@ def _times_of(path: Path) -> NDArray[np.float64]:
 
 
 def _write_worlds(worlds: Sequence[CheckedWorld], folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _writing("--keep-worlds", folder):
         for world in worlds:
             document = world.model_dump(mode="json", exclude_defaults=True)
             text = yaml.safe_dump(document, sort_keys=False, width=120)
             write_whole(folder / f"{world.name}.yaml", text.encode(), mode=0o644)
-    except OSError as error:
-        allowed = "a folder that can be written, or a new name"
-        why = error.strerror or str(error)
-        raise EnvironmentUnfitError(f"--keep-worlds {folder}: allowed: {allowed}: {why}") from None
 
 
 def _check_folder(report: Path) -> None:
@@ -331,11 +327,17 @@ def _check_folder(report: Path) -> None:
     from modelless.common.drawing import check_matplotlib
 
     check_matplotlib()
+    with _writing("--report", report), TemporaryFile(dir=report):
+        pass
+
+
+@contextmanager
+def _writing(option: str, folder: Path) -> Iterator[None]:
+    """Make the folder that an option names; an error says if nothing can be written there."""
     try:
-        report.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=report):
-            pass
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         allowed = "a folder that can be written, or a new name"
         why = error.strerror or str(error)
-        raise EnvironmentUnfitError(f"--report {report}: allowed: {allowed}: {why}") from None
+        raise EnvironmentUnfitError(f"{option} {folder}: allowed: {allowed}: {why}") from None
