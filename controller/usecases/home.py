@@ -12,6 +12,7 @@ from typing import Any
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import Registry, open_registry
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Variant
 
 Home = str | Path | None
@@ -48,8 +49,13 @@ def open_home(home: Home) -> Iterator[Registry]:
         yield registry
 
 
-def find_variants(catalog: Catalog, scopes: Sequence[str]) -> tuple[Variant, ...]:
+def find_variants(
+    catalog: Catalog, scopes: Sequence[str], *, every_version: bool = False
+) -> tuple[Variant, ...]:
     """The variants of some scopes, each once; all variants if there are no scopes.
+
+    Args:
+        every_version: of each variant, not only the current one.
 
     Raises:
         NotFoundError: an unknown name, or nothing is registered.
@@ -60,7 +66,10 @@ def find_variants(catalog: Catalog, scopes: Sequence[str]) -> tuple[Variant, ...
             "nothing is registered yet: 'modelless zoo list' shows what can be added"
         )
     found = {variant.id: variant for name in names for variant in catalog.resolve(name).variants}
-    return tuple(found.values())
+    if not every_version:
+        return tuple(found.values())
+    wanted = {name_of(variant_id) for variant_id in found}
+    return tuple(each for each in catalog.versions.values() if name_of(each.id) in wanted)
 
 
 def pick_device_classes(

@@ -14,7 +14,8 @@ from modelless.common.files import held
 from modelless.controller.usecases.progress import Note, Progress, Step
 from modelless.controller.usecases.registry.validating import (
     keep_measured,
-    load_to_measure,
+    loaded_to_measure,
+    measure_variant,
     remark_on_guessing,
     remark_on_steps,
 )
@@ -196,13 +197,10 @@ class _Making:
             return
         variant, before, count = member.variant, member.variant.accuracy, len(family.members)
         self._show(f"{variant.name}: it is the best, so it is measured on other items")
-        loaded = load_to_measure(variant, registry.artifacts.fetch(variant.artifact_sha256))
-        try:
-            found = measure_accuracy(
-                loaded, order.items, order.metric, sample=order.sample, skip=order.sample
-            )
-        finally:
-            loaded.unload()
+        artifact = registry.artifacts.fetch(variant.artifact_sha256)
+        found = measure_variant(
+            variant, artifact, order.items, order.metric, sample=order.sample, skip=order.sample
+        )
         reason = f"measured on other items, as it was the best of {count}"
         details = details_of(found, order.metric)
         variant = registry.revise_accuracy(variant.id, found.accuracy, reason, details)
@@ -286,8 +284,7 @@ class _Making:
             self._show(f"{planned.name}: accuracy, {items_done}/{most} items")
 
         self._show(f"{planned.name}: loading on {planned.engine.value}")
-        loaded = load_to_measure(planned, made.path)
-        try:
+        with loaded_to_measure(planned, made.path) as loaded:
             fidelity = made.fidelity
             if fidelity is None or planned.engine is not Engine.ONNXRUNTIME_CPU:
                 answers = (loaded.infer(dict(feed)) for feed in self._wanted.calls.feeds)
@@ -300,8 +297,6 @@ class _Making:
             found = measure_accuracy(
                 loaded, order.items, order.metric, sample=order.sample, on_progress=show
             )
-        finally:
-            loaded.unload()
         return fidelity, found
 
     def _register(

@@ -33,6 +33,7 @@ from modelless.controller.usecases.registry.registering import (
     read_model,
 )
 from modelless.profiler.cost_model.dominated import dominated_by_device
+from modelless.profiler.cost_model.model_inputs import read_measurements
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import BATCHES, CampaignSettings
@@ -418,9 +419,7 @@ def _compare(
 ) -> tuple[dict[tuple[str, str], Measurement], Mapping[str, Mapping[str, str]]]:
     """The ``measurements`` and ``victors`` of all variants of a task: see ``MadeFamily``."""
     of_task = [v for v in registry.catalog().variants if v.task == task.name]
-    records = Records(registry.store)
-    kinds = sorted({device.kind for device in devices})
-    measured = [row for kind in kinds for row in records.current(facts, kind)]
+    measured = read_measurements(registry, devices, facts)
     outcomes = latest_outcomes(registry.store, [variant.id for variant in of_task])
     largest_first = sorted(measured, key=lambda row: -row.batch)
     least = {(row.variant_id, row.device_class): row for row in largest_first}

@@ -287,11 +287,8 @@ def list_variants(
     settings = load_settings(config)
     with open_home(home) as registry:
         catalog = registry.catalog()
-        whole = registry.catalog(with_retired=True)
-        found = find_variants(whole if all_versions else catalog, scopes)
-        if all_versions:
-            names = {name_of(variant.id) for variant in found}
-            found = tuple(v for v in whole.versions.values() if name_of(v.id) in names)
+        among = registry.catalog(with_retired=True) if all_versions else catalog
+        found = find_variants(among, scopes, every_version=all_versions)
         lines = read_lines(registry.store).by_name
         rows = Records(registry.store).current(read_facts())
         outcomes = latest_outcomes(registry.store, [variant.id for variant in catalog.variants])

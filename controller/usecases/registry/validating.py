@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,6 @@ from modelless.variants.metrics.paired import PairedDifference, compare_paired
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.outcomes import details_of, note_measured
 from modelless.variants.registry.registry import Registry
-from modelless.variants.registry.versions import name_of
 from modelless.variants.runtimes.engines import find_runtime
 from modelless.variants.runtimes.runtime import LoadedVariant
 from modelless.variants.validation import ValidationSet, open_validation_set
@@ -157,7 +156,7 @@ def validate(
     """
     with open_home(home) as registry, ExitStack() as loaded:
         catalog = registry.catalog(with_retired=every_version)
-        variants = _find_versions(catalog, scope, every_version)
+        variants = find_variants(catalog, [scope], every_version=every_version)
         task = catalog.tasks[variants[0].task]
         judge = find_metric(metric or task.accuracy_metric, task)
         items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
@@ -203,7 +202,7 @@ def take_feedback(
     """
     with open_home(home) as registry:
         catalog = registry.catalog(with_retired=every_version)
-        variants = _find_versions(catalog, scope, every_version)
+        variants = find_variants(catalog, [scope], every_version=every_version)
         metric = catalog.tasks[variants[0].task].accuracy_metric
         if metric not in COMPARABLE:
             raise InvalidInputError.of(
@@ -238,14 +237,6 @@ def _accuracies_by_feedback(home: Path, metric: str) -> dict[str, Accuracy]:
     return found
 
 
-def _find_versions(catalog: Catalog, scope: str, every_version: bool) -> tuple[Variant, ...]:
-    variants = find_variants(catalog, [scope])
-    if not every_version:
-        return variants
-    names = {name_of(variant.id) for variant in variants}
-    return tuple(v for v in catalog.versions.values() if name_of(v.id) in names)
-
-
 def _on_other_sets(catalog: Catalog, task: Task, found: Mapping[str, Validated]) -> str:
     """The variants of the task whose accuracy is of another set than the one just used."""
     now = {each.found.accuracy.set_name for each in found.values() if not each.not_stored}
@@ -261,15 +252,19 @@ def _on_other_sets(catalog: Catalog, task: Task, found: Mapping[str, Validated])
     return ", ".join(others)
 
 
-def load_to_measure(variant: Variant, artifact: Path) -> LoadedVariant:
-    """Load a variant with all cores of the machine: only its answers count, not their time.
+@contextmanager
+def loaded_to_measure(variant: Variant, artifact: Path) -> Iterator[LoadedVariant]:
+    """A variant loaded with all cores of the machine: only its answers count, not their time.
 
     Raises:
         IntegrityError: the file is damaged or not allowed.
         EnvironmentUnfitError: the engine is not installed, or cannot run it.
     """
-    runtime = find_runtime(variant.engine)
-    return runtime.load(variant, artifact, threads=read_facts().cores)
+    loaded = find_runtime(variant.engine).load(variant, artifact, threads=read_facts().cores)
+    try:
+        yield loaded
+    finally:
+        loaded.unload()
 
 
 def measure_variant(
@@ -277,24 +272,22 @@ def measure_variant(
     artifact: Path,
     items: ValidationSet,
     metric: Metric,
-    on_progress: OnProgress,
+    on_progress: OnProgress | None = None,
     *,
     sample: int | None = None,
+    skip: int = 0,
     precision_percent: float | None = None,
 ) -> MeasuredAccuracy:
     """The accuracy of a variant, registered or not.
 
     Raises:
-        ModellessError: as ``load_to_measure`` and ``measure_accuracy`` do.
+        ModellessError: as ``loaded_to_measure`` and ``measure_accuracy`` do.
     """
-    loaded = load_to_measure(variant, artifact)
-    try:
+    with loaded_to_measure(variant, artifact) as loaded:
         return measure_accuracy(
-            loaded, items, metric, sample=sample, precision_percent=precision_percent,
+            loaded, items, metric, sample=sample, skip=skip, precision_percent=precision_percent,
             on_progress=on_progress,
         )  # fmt: skip
-    finally:
-        loaded.unload()
 
 
 def measure_file(
@@ -400,8 +393,8 @@ def _open_items(
     if len(scope.variants) != 1 or scope.task != task:
         raise InvalidInputError.of("--reference", reference, f"one variant of task {task.name!r}")
     (variant,) = scope.variants
-    session = load_to_measure(variant, registry.artifacts.fetch(variant.artifact_sha256))
-    loaded.callback(session.unload)
+    artifact = registry.artifacts.fetch(variant.artifact_sha256)
+    session = loaded.enter_context(loaded_to_measure(variant, artifact))
     items = open_validation_set(data, task, Expects.NOTHING)
     return AnsweredBy(items, session, task, variant.id)
 
