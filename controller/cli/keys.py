@@ -46,14 +46,14 @@ def create(
 
     lasts_s = None if expires is None else days_of("--expires", expires)
     scopes = [name.strip() for name in scope.split(",")]
-    made = create_key(
+    key, secret = create_key(
         tenant, scopes, max_priority=max_priority, lasts_s=lasts_s, home=ctx.obj
-    )  # fmt: skip
+    )
     if as_json:
-        emit({**_fields(made.key), "secret": made.secret})
+        emit({**_fields(key), "secret": secret})
         return
-    typer.echo(made.secret)
-    say(f"key {made.key.key_id} of {tenant}: keep it, it is not shown again; clients send it as")
+    typer.echo(secret)
+    say(f"key {key.key_id} of {tenant}: keep it, it is not shown again; clients send it as")
     say("Authorization: Bearer KEY")
 
 

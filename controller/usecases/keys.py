@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.api.keys import Key, KeyRing, make_key
 from modelless.controller.history.audit import note_act
 from modelless.controller.live.key_file import change_keys, read_keys
 from modelless.controller.usecases.home import Home, home_folder, user_name
-
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """A key that was made.
-
-    Attributes:
-        secret: what its bearer sends; it is shown this once.
-    """
-
-    key: Key
-    secret: str
 
 
 def create_key(
@@ -32,7 +19,7 @@ def create_key(
     max_priority: int = 0,
     lasts_s: float | None = None,
     home: Home = None,
-) -> NewKey:
+) -> tuple[Key, str]:
     """Make a key; a running cluster takes it within a second.
 
     With the first key of a home every request needs one, for good.
@@ -41,6 +28,9 @@ def create_key(
         scopes: ``infer``, ``feedback``, ``operate`` and ``admin``, which is for all of them.
         max_priority: the highest that its bearer's queries may have, 0 to 9.
         lasts_s: seconds until it expires; None for never.
+
+    Returns:
+        The key, and its secret, which its bearer sends; it is shown this once.
 
     Raises:
         InvalidInputError: an argument is out of range.
@@ -57,7 +47,7 @@ def create_key(
         return (*ring.keys, key), None
 
     change_keys(folder, add)
-    return NewKey(key, secret)
+    return key, secret
 
 
 def list_keys(*, home: Home = None) -> tuple[Key, ...]:
