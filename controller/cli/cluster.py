@@ -75,9 +75,11 @@ def up(
     from modelless.controller.usecases import cluster
 
     home = ctx.obj
-    settings = cluster.read_settings(
-        config, host=host, port=port, gateways=gateways, record=record, insecure=insecure
-    )
+    options: dict[str, Any] = {
+        "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
+        "insecure": insecure,
+    }  # fmt: skip
+    settings = cluster.read_settings(**options)
     if supervise and settings.record.folder is not None:
         raise InvalidInputError.of(
             "record.folder", settings.record.folder,
@@ -90,20 +92,15 @@ def up(
     if detach:
         with show_progress() as progress:
             running = cluster.up(
-                config=config, host=host, port=port, gateways=gateways, record=record,
-                address=address, insecure=insecure, supervise=supervise, home=home,
-                on_progress=progress,
-            )  # fmt: skip
+                **options, address=address, supervise=supervise, home=home, on_progress=progress
+            )
         _announce(home, settings, running, as_json=as_json)
         say(
             f"process {running.pid} in the background; 'modelless down' ends it; log: {running.log}"
         )
         return
     if supervise:
-        options = {
-            "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
-            "insecure": insecure, "json": as_json,
-        }  # fmt: skip
+        options["json"] = as_json
         raise typer.Exit(cluster.supervise(settings, options, say, home=home))
     with StopSignals() as signals:
 

@@ -20,7 +20,7 @@ from modelless.controller.config import (
     Settings,
     is_loopback,
     load_settings,
-    parse_settings,
+    with_changes,
 )
 from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.audit import note_act
@@ -112,18 +112,16 @@ def read_settings(
     Raises:
         InvalidInputError: an unknown key, or a value out of range.
     """
-    document = load_settings(path_or_none(config)).model_dump()
-    folder = record or document["record"]["folder"]
-    for section, key, value in (
-        ("http", "host", host),
-        ("http", "port", port),
-        ("http", "insecure", insecure or None),
-        ("gateways", "count", gateways),
-        ("record", "folder", str(Path(folder).resolve()) if folder else None),  # read elsewhere
-    ):
-        if value is not None:
-            document[section][key] = value
-    return parse_settings(document, "modelless up")
+    settings = load_settings(path_or_none(config))
+    folder = record or settings.record.folder
+    changes = {
+        "http.host": host,
+        "http.port": port,
+        "http.insecure": insecure or None,
+        "gateways.count": gateways,
+        "record.folder": str(Path(folder).resolve()) if folder else None,  # read elsewhere
+    }
+    return with_changes(settings, {key: each for key, each in changes.items() if each is not None})
 
 
 def up(
@@ -165,9 +163,11 @@ def up(
         >>> server.url  # doctest: +SKIP
         'http://127.0.0.1:8080'
     """
-    settings = read_settings(
-        config, host=host, port=port, gateways=gateways, record=record, insecure=insecure
-    )
+    options: dict[str, Any] = {
+        "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
+        "insecure": insecure,
+    }  # fmt: skip
+    settings = read_settings(**options)
     folder = home_folder(home)
     check_exposed(settings, read_keys(folder))
     settings_in_force(folder, settings)
@@ -181,10 +181,7 @@ def up(
     with only_one(folder.resolve()):
         pass  # refused here, for a new process would begin the log of the other one anew
     log = folder.resolve() / "run" / "up.log"
-    options = {
-        "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
-        "address": address, "insecure": insecure, "supervise": supervise,
-    }  # fmt: skip
+    options |= {"address": address, "supervise": supervise}
     with log.open("wb") as output:
         child = subprocess.Popen(
             up_command(folder, options),
