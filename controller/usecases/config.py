@@ -62,24 +62,25 @@ def show_settings(key: str = "", *, home: Home = None) -> list[dict[str, Any]]:
     Args:
         key: a key or section to narrow it to.
     """
-    with open_home(home) as registry:
-        base, latest = (
-            revisions.read_base(registry.store),
-            revisions.read_revision(registry.store),
-        )
+    base, latest = _base_and_latest(home)
     document = with_changes(base, latest.changes).model_dump(mode="json")
     default, started = (flatten(each.model_dump(mode="json")) for each in (Settings(), base))
     rows = []
     for name, value in flatten(document).items():
-        changed = (each for each in latest.changes if _is_within(name, each))
-        below = (each for each in latest.changes if _is_within(each, name))
+        if not _is_within(name, key):
+            continue
         is_default = name in default and started.get(name) == default[name]
         source = "default" if is_default else "start"
-        if next(changed, None) or next(below, None):
+        if any(_is_within(name, each) or _is_within(each, name) for each in latest.changes):
             source = f"revision {latest.number}"
-        if _is_within(name, key):
-            rows.append({"key": name, "value": value, "source": source, "by": changed_by(name)})
+        rows.append({"key": name, "value": value, "source": source, "by": changed_by(name)})
     return rows
+
+
+def _base_and_latest(home: Home) -> tuple[Settings, Revision]:
+    """The settings of the last start, and the latest revision of them."""
+    with open_home(home) as registry:
+        return revisions.read_base(registry.store), revisions.read_revision(registry.store)
 
 
 def change_settings(
@@ -181,11 +182,7 @@ def try_settings(
             allowed = "policies and what is below them; the simulator knows no other change"
             raise InvalidInputError.of("key", key, allowed)
     folder = home_folder(home)
-    with open_home(home) as registry:
-        base, latest = (
-            revisions.read_base(registry.store),
-            revisions.read_revision(registry.store),
-        )
+    base, latest = _base_and_latest(home)
     now, then = (with_changes(base, {**latest.changes, **more}) for more in ({}, values))
     check_policies(then)
     receipts = read_receipts(
