@@ -156,13 +156,11 @@ def _build(
     def show(stage: str, done: int, total: int) -> None:
         on_progress(Step(f"adding {entry.name}", done, total, stage))
 
-    task = entry.task
     built = []
     for one in entry.build(show):
-        check_signature(inspect_onnx(one.onnx_bytes), task)
+        check_signature(inspect_onnx(one.onnx_bytes), entry.task)
         built.append(one)
-    registry.add_task(task)
-    return tuple(_register(registry, task, one, before) for one in built)
+    return tuple(_register(registry, entry.task, one, before) for one in built)
 
 
 def _make(
@@ -233,7 +231,6 @@ def _register(
     registry: Registry, task: Task, one: zoo.BuiltVariant, before: Iterable[Variant]
 ) -> Variant:
     """Register one variant; its accuracy is the zoo's, unless one was measured here."""
-    registry.add_model(one.model)
     accuracy = one.accuracy
     key = (one.model.name, one.name, one.engine, hashlib.sha256(one.onnx_bytes).hexdigest())
     for variant in before:
@@ -245,8 +242,8 @@ def _register(
         elif variant.accuracy != accuracy:
             registry.revise_accuracy(variant.id, accuracy, "the zoo knows better")
     return registry.register_variant(
-        task=task.name,
-        model=one.model.name,
+        task=task,
+        model=one.model,
         name=one.name,
         precision=one.precision,
         engine=one.engine,
