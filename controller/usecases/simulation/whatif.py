@@ -236,9 +236,8 @@ def _batch_logs(receipts: Sequence[Mapping[str, Any]]) -> _Logs:
 
 
 def _median(logs: Sequence[tuple[float, float]]) -> float:
-    values, weights = np.array(sorted(logs)).T
-    cumulated = np.cumsum(weights)
-    return float(values[np.searchsorted(cumulated, 0.5 * cumulated[-1])])
+    values, weights = np.array(logs).T
+    return float(np.quantile(values, 0.5, weights=weights, method="inverted_cdf"))
 
 
 def _simulate(
