@@ -11,7 +11,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from modelless.common.pages import count_of
-from modelless.controller.cli.arguments import counts_of
+from modelless.controller.cli.arguments import batches_of, counts_of
 from modelless.controller.cli.screen import (
     Json,
     emit,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modelless.profiler.cost_model.evaluation.hold_out import MethodScore
 
 
-_MOST_SHOTS, _MOST_BATCH = 100_000, 1024
+_MOST_SHOTS = 100_000
 
 
 class TablesAfterTrain(TyperCommand):
@@ -248,7 +248,7 @@ def predict(
 
     Example: modelless costmodel predict --model net.onnx --device-class cpu-1
     """
-    counts = counts_of("--batches", batches, 1, _MOST_BATCH, f"whole numbers, 1 to {_MOST_BATCH}")
+    counts = batches_of(batches)
     from modelless.controller.usecases.measuring.cost_model import predict_model
 
     found = predict_model(
