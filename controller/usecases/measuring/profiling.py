@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -57,7 +57,7 @@ from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.outcomes import latest_item_shapes, latest_item_texts
 from modelless.variants.registry.registry import Registry
-from modelless.variants.runtimes.engines import ENGINES, runs_on
+from modelless.variants.runtimes.engines import ENGINES, engine_status, runs_on
 from modelless.variants.signature import TEXT
 from modelless.variants.vocabulary import DeviceClass, Placement, Task, Variant
 
@@ -418,14 +418,12 @@ def measure_jobs(
 
 def _rounds(jobs: Sequence[MeasurementJob]) -> list[list[MeasurementJob]]:
     """Each placement's first job, then each one's second, and so on."""
-    rounds: list[list[MeasurementJob]] = []
+    rounds: defaultdict[int, list[MeasurementJob]] = defaultdict(list)
     seen: Counter[Placement] = Counter()
     for job in jobs:
-        if seen[job.placement] == len(rounds):
-            rounds.append([])
         rounds[seen[job.placement]].append(job)
         seen[job.placement] += 1
-    return rounds
+    return list(rounds.values())
 
 
 def rates_document(rates: DeviceRates) -> dict[str, Any]:
@@ -570,8 +568,6 @@ def describe_machine(*, again: bool = False, home: Home = None) -> Machine:
 
 def list_engines() -> list[dict[str, Any]]:
     """Every engine, whether it works here, and what to install if it does not: a row each."""
-    from modelless.variants.runtimes.engines import ENGINES, engine_status
-
     return [
         {
             "engine": status.engine.value,
