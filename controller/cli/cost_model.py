@@ -93,12 +93,12 @@ def evaluate(
     from modelless.controller.usecases.measuring.cost_model import evaluate_cost_model
 
     with show_progress() as progress:
-        found = evaluate_cost_model(
+        scores, known_prior = evaluate_cost_model(
             tables, train=train, holdout=holdout or (), shots=counts, seeds=seeds, draw=draw,
             prior=prior, on_progress=progress,
         )  # fmt: skip
     if not as_json:
-        _show(found.scores, draw)
+        _show(scores, draw)
         return
     emit(
         {
@@ -108,7 +108,8 @@ def evaluate(
             "shots": counts,
             "seeds": seeds,
             "draw": draw,
-            **found.document(),
+            "prior": known_prior,
+            "results": [score.document() for score in scores],
         }
     )
 
@@ -156,19 +157,18 @@ def import_(
 
     found = import_profiles(tables, home=ctx.obj)
     if as_json:
-        emit({"tables": [each.document() for each in found]})
+        emit({"tables": found})
         return
     for each in found:
-        table, rows = each.table, count_of(each.table.row_count, "row")
-        devices = count_of(len(table.devices), "device")
-        if each.is_new:
-            typer.echo(f"imported {table.name}: {rows} of {devices}")
+        rows, devices = count_of(each["rows"], "row"), count_of(len(each["devices"]), "device")
+        if each["is_new"]:
+            typer.echo(f"imported {each['name']}: {rows} of {devices}")
         else:
-            typer.echo(f"{table.name} holds the same {rows} already")
-        if each.repeated:
-            say(f"note: {count_of(each.repeated, 'row')} more repeat these exactly")
-        if each.unpublished:
-            shown = ", ".join(each.unpublished)
+            typer.echo(f"{each['name']} holds the same {rows} already")
+        if each["repeated"]:
+            say(f"note: {count_of(each['repeated'], 'row')} more repeat these exactly")
+        if each["unpublished"]:
+            shown = ", ".join(each["unpublished"])
             say(f"note: no published figures are known of {shown}: only these rows tell of them")
 
 
@@ -177,14 +177,11 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:
 
     Example: modelless costmodel list
     """
-    from modelless.controller.usecases.measuring.cost_model import (
-        list_profile_tables,
-        table_document,
-    )
+    from modelless.controller.usecases.measuring.cost_model import list_profile_tables
 
     tables = list_profile_tables(home=ctx.obj)
     if as_json:
-        emit({"tables": [table_document(table) for table in tables]})
+        emit({"tables": tables})
         return
     if not tables:
         typer.echo("no tables are imported: predictions learn from this registry's machines alone")
@@ -193,10 +190,10 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:
         ["table", "rows", "imported", "devices"],
         [
             (
-                table.name,
-                f"{table.row_count:,}",
-                table.added_at.date().isoformat(),
-                ", ".join(table.devices),
+                table["name"],
+                f"{table['rows']:,}",
+                table["added_at"].partition("T")[0],
+                ", ".join(table["devices"]),
             )
             for table in tables
         ],
@@ -213,16 +210,13 @@ def remove(
 
     Example: modelless costmodel remove profiles.csv
     """
-    from modelless.controller.usecases.measuring.cost_model import (
-        remove_profile_table,
-        table_document,
-    )
+    from modelless.controller.usecases.measuring.cost_model import remove_profile_table
 
     removed = remove_profile_table(name, home=ctx.obj)
     if as_json:
-        emit({"removed": table_document(removed)})
+        emit({"removed": removed})
     else:
-        typer.echo(f"removed {removed.name}: {count_of(removed.row_count, 'row')}")
+        typer.echo(f"removed {removed['name']}: {count_of(removed['rows'], 'row')}")
 
 
 def predict(
@@ -255,29 +249,33 @@ def predict(
         model, device_class=device_class, shots=shots, batches=counts, home=ctx.obj
     )
     if as_json:
-        emit(found.document())
+        emit(found)
         return
     show_table(
         ["batch", "median ms", "80 % band ms", "memory MiB"],
         [
             (
-                str(one.batch),
-                f"{one.p50_ms:.3g}",
-                f"{one.low_ms:.3g} to {one.high_ms:.3g}",
-                "unknown" if one.memory_bytes is None else mebibytes(one.memory_bytes),
+                str(one["batch"]),
+                f"{one['p50_ms']:.3g}",
+                f"{one['low_ms']:.3g} to {one['high_ms']:.3g}",
+                "unknown" if one["memory_bytes"] is None else mebibytes(one["memory_bytes"]),
             )
-            for one in found.batches
+            for one in found["batches"]
         ],
-        title=f"{found.model} on {found.device} ({found.device_kind}), predicted",
+        title=f"{found['model']} on {found['device']} ({found['device_kind']}), predicted",
         right=[0, 1, 2, 3],
     )
-    load = "unknown: nothing was measured" if found.load_s is None else f"{found.load_s:.2g} s"
+    load = (
+        "unknown: nothing was measured" if found["load_s"] is None else f"{found['load_s']:.2g} s"
+    )
     typer.echo(f"load time: {load}")
-    typer.echo(f"measurements of {found.device}: {found.shots}")
-    for one in found.devices:
-        same = f", {count_of(one.same_items, 'model')} the same" if one.same_items else ""
-        typer.echo(f"learned from {one.name} ({one.kind}): {count_of(one.rows, 'row')}{same}")
-    if not found.devices:
+    typer.echo(f"measurements of {found['device']}: {found['shots']}")
+    for one in found["devices"]:
+        same = f", {count_of(one['same_items'], 'model')} the same" if one["same_items"] else ""
+        typer.echo(
+            f"learned from {one['name']} ({one['kind']}): {count_of(one['rows'], 'row')}{same}"
+        )
+    if not found["devices"]:
         say("note: nothing was measured on other devices: see 'modelless costmodel import'")
-    if not found.is_published:
-        say(f"note: no published figures are known of {found.device}")
+    if not found["is_published"]:
+        say(f"note: no published figures are known of {found['device']}")

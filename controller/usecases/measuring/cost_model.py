@@ -34,7 +34,6 @@ from modelless.profiler.cost_model.unmeasured.figures import (
     PredictedFigures,
 )
 from modelless.profiler.cost_model.unmeasured.machine_predictor import (
-    LearnedDevice,
     MachinePredictor,
     thin_out,
 )
@@ -63,21 +62,6 @@ from modelless.variants.vocabulary import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """How well each method predicts.
-
-    Attributes:
-        scores: of each method, device and number of shots.
-    """
-
-    scores: Sequence[MethodScore]
-    prior: str
-
-    def document(self) -> dict[str, Any]:
-        return {"prior": self.prior, "results": [score.document() for score in self.scores]}
-
-
 def evaluate_cost_model(
     tables: Sequence[Path],
     *,
@@ -88,7 +72,7 @@ def evaluate_cost_model(
     draw: str = "random",
     prior: Path | None = None,
     on_progress: Progress = ignore,
-) -> Evaluation:
+) -> tuple[list[MethodScore], str]:
     """Predict profiles from other profiles and a few measurements, and compare with baselines.
 
     Every method gets the same training rows and the same shots; shots are not judged. Repeated
@@ -102,6 +86,9 @@ def evaluate_cost_model(
         shots: numbers of measurements given of each device, ascending.
         draw: how shots are drawn, ``random`` or ``chosen``.
         prior: a prior of one's own; default: the shipped one.
+
+    Returns:
+        The scores of each method, device and number of shots; and the version of the prior.
 
     Raises:
         InvalidInputError: an argument or a table does not fit.
@@ -139,7 +126,7 @@ def evaluate_cost_model(
         most = max(len(case.wanted) for case in cases)
         allowed = f"fewer than a device has rows, {most} at most here"
         raise InvalidInputError.of("--shots", ",".join(map(str, shots)), allowed)
-    return Evaluation(scores, known_prior.version)
+    return scores, known_prior.version
 
 
 def _read(
@@ -161,31 +148,7 @@ def _read(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
-    """A table that was imported.
-
-    Attributes:
-        is_new: whether it was stored now; if not, the same rows were there already.
-        repeated: number of rows that repeat others exactly; they are stored once.
-        unpublished: devices without published figures, of which only the measurements are known.
-    """
-
-    table: ImportedTable
-    is_new: bool
-    repeated: int
-    unpublished: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        return {
-            **table_document(self.table),
-            "is_new": self.is_new,
-            "repeated": self.repeated,
-            "unpublished": list(self.unpublished),
-        }
-
-
-def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import]:
+def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[dict[str, Any]]:
     """Add tables of profiles to the knowledge base, which all predictions learn from.
 
     A table is stored under its file's name, in place of an older one of that name. All tables are
@@ -193,6 +156,11 @@ def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import
 
     Args:
         tables: CSV files in the schema of ``profile --csv``.
+
+    Returns:
+        Each table as ``list_profile_tables`` has it; with ``is_new``: it was stored now, else the
+        same rows were there already; ``repeated``: how many rows repeat others exactly, and are
+        stored once; ``unpublished``: the devices of which only the measurements are known.
 
     Raises:
         InvalidInputError: a table is unreadable, or has values, device kinds or units that cannot
@@ -212,31 +180,31 @@ def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import
         return [_import(kept, name, known[name]) for name in names]
 
 
-def _import(kept: ProfileTables, name: str, rows: Sequence[TableRow]) -> Import:
+def _import(kept: ProfileTables, name: str, rows: Sequence[TableRow]) -> dict[str, Any]:
     table, is_new = kept.add(name, rows)
     devices = {row.device: row.device_kind for row in rows}
-    return Import(
-        table,
-        is_new,
-        len(rows) - table.row_count,
-        tuple(name for name, kind in sorted(devices.items()) if not find_known_device(name, kind)),
-    )
+    unpublished = [name for name, kind in devices.items() if not find_known_device(name, kind)]
+    return {
+        **_document(table),
+        "is_new": is_new,
+        "repeated": len(rows) - table.row_count,
+        "unpublished": sorted(unpublished),
+    }
 
 
-def list_profile_tables(*, home: Home = None) -> list[ImportedTable]:
-    """Returns the imported tables by name; raises StoreError."""
+def list_profile_tables(*, home: Home = None) -> list[dict[str, Any]]:
+    """Returns the imported tables by name, as plain data; raises StoreError."""
     with open_home(home) as registry:
-        return ProfileTables(registry.store).tables()
+        return [_document(table) for table in ProfileTables(registry.store).tables()]
 
 
-def remove_profile_table(name: str, *, home: Home = None) -> ImportedTable:
-    """Remove an imported table; raises NotFoundError and StoreError."""
+def remove_profile_table(name: str, *, home: Home = None) -> dict[str, Any]:
+    """Remove an imported table, and return it; raises NotFoundError and StoreError."""
     with open_home(home) as registry:
-        return ProfileTables(registry.store).remove(name)
+        return _document(ProfileTables(registry.store).remove(name))
 
 
-def table_document(table: ImportedTable) -> dict[str, Any]:
-    """Returns a table as plain data."""
+def _document(table: ImportedTable) -> dict[str, Any]:
     return {
         "name": table.name,
         "sha256": table.sha256,
@@ -248,47 +216,6 @@ def table_document(table: ImportedTable) -> dict[str, Any]:
 
 ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
 """The engine that predictions for a kind of device assume."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedBatch:
-    """The figures of a batch size.
-
-    Attributes:
-        low_ms, high_ms: the band in which four of five measurements lie.
-        memory_bytes: of loading and running it, at most; None if unknown.
-    """
-
-    batch: int
-    p50_ms: float
-    low_ms: float
-    high_ms: float
-    memory_bytes: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPrediction:
-    """The predicted latency, memory and load time of a model on a device.
-
-    Attributes:
-        device_kind: ``cpu``, ``gpu`` or ``npu``.
-        is_published: whether the device's peak rates are known.
-        shots: number of measurements of the device itself that were used.
-        load_s: seconds to load it; None if unknown.
-        devices: the devices that it was learned from, the nearest first.
-    """
-
-    model: str
-    device: str
-    device_kind: str
-    is_published: bool
-    shots: int
-    batches: Sequence[PredictedBatch]
-    load_s: float | None
-    devices: Sequence[LearnedDevice]
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +236,7 @@ def predict_model(
     shots: Path | None = None,
     batches: Sequence[int] = BATCHES,
     home: Home = None,
-) -> ModelPrediction:
+) -> dict[str, Any]:
     """Predict what a model would cost on a device, from the knowledge base; nothing is run.
 
     Args:
@@ -317,6 +244,14 @@ def predict_model(
             peak rates are published.
         shots: measurements of the device, CSV in the schema of ``profile --csv``; of a device class
             of this machine those in the store count, too.
+
+    Returns:
+        Plain data: ``model``, ``device``, ``device_kind`` (``cpu``, ``gpu`` or ``npu``) and
+        ``is_published``: its peak rates are known; ``shots``: how many measurements of the device
+        itself were used; ``batches`` with ``p50_ms``, ``low_ms`` to ``high_ms`` (the band of four
+        of five measurements) and ``memory_bytes`` (of loading and running it, at most; None if
+        unknown); ``load_s`` (None if unknown); and ``devices``: those that it was learned from, the
+        nearest first, see ``LearnedDevice``.
 
     Raises:
         NotFoundError: nothing is known of such a device.
@@ -376,27 +311,30 @@ def predict_model(
     expected = fleet.fit(known).predict(fleet.rows(wanted))
     size = float(len(data))
     found = [
-        PredictedBatch(
-            batch,
-            p50_s * 1e3,
-            p50_s * 1e3 * math.exp(-p90_log),
-            p50_s * 1e3 * math.exp(p90_log),
-            max(size, rules.memory.at(size, batch)) if rules else _most_memory(size, graph, batch),
-        )
+        {
+            "batch": batch,
+            "p50_ms": p50_s * 1e3,
+            "low_ms": p50_s * 1e3 * math.exp(-p90_log),
+            "high_ms": p50_s * 1e3 * math.exp(p90_log),
+            "memory_bytes": max(size, rules.memory.at(size, batch))
+            if rules
+            else _most_memory(size, graph, batch),
+        }
         for batch, p50_s, p90_log in zip(
             batches, expected.median_s.tolist(), expected.p90_log.tolist(), strict=True
         )
     ]
-    return ModelPrediction(
-        model.name,
-        device_class,
-        device.kind,
-        find_known_device(subject.device_name if device_class in own else device_class) is not None,
-        len(known),
-        found,
-        rules.load.at(size, 1) if rules else None,
-        fleet.learned_from(device.name),
-    )
+    published = find_known_device(subject.device_name if device_class in own else device_class)
+    return {
+        "model": model.name,
+        "device": device_class,
+        "device_kind": device.kind,
+        "is_published": published is not None,
+        "shots": len(known),
+        "batches": found,
+        "load_s": rules.load.at(size, 1) if rules else None,
+        "devices": [asdict(each) for each in fleet.learned_from(device.name)],
+    }
 
 
 def _find_device(
