@@ -22,13 +22,7 @@ from modelless.controller.cli.screen import (
     show_table,
 )
 from modelless.variants.registry.versions import name_of
-from modelless.variants.vocabulary import Engine, Precision, Provenance
-
-
-def _parse_engine(name: str) -> Engine:
-    from modelless.variants.runtimes.engines import parse_engine
-
-    return parse_engine(name)
+from modelless.variants.vocabulary import Precision, Provenance
 
 
 def zoo_list(ctx: typer.Context, as_json: Json = False) -> None:
@@ -104,9 +98,8 @@ def register(
     task: Annotated[str | None, Option("--task", "-t", help="Task it performs.")] = None,
     task_file: TaskFile = None,
     engine: Annotated[
-        Engine | None,
+        str | None,
         Option(
-            parser=_parse_engine,
             metavar="ENGINE",
             help="What runs it; default: onnxruntime-cpu. See 'modelless engines'.",
         ),
@@ -171,7 +164,7 @@ def register(
             )
         make(
             ctx, file, validation, task, task_file, None, model, framework,
-            precision or Precision.FP32, resolution, engine=engine and engine.value,
+            precision or Precision.FP32, resolution, engine=engine,
             as_json=as_json,
         )  # fmt: skip
         return
@@ -185,7 +178,7 @@ def register(
     with show_progress() as progress:
         variant = register_variant(
             file, model=model, name=name, precision=precision, task=task, task_file=task_file,
-            engine=engine or Engine.ONNXRUNTIME_CPU, resolution_px=resolution,
+            engine=engine or "onnxruntime-cpu", resolution_px=resolution,
             accuracy_percent=accuracy, provenance=provenance, accuracy_source=accuracy_source,
             accuracy_samples=accuracy_samples, validation=validation, revise=revise,
             framework=framework, family=family, model_source=source, licence=licence,
