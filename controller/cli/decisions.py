@@ -76,19 +76,20 @@ def history(
                 typer.echo(json.dumps(told.document()) if as_json else _line(told))
         except KeyboardInterrupt:
             return
-    found = decisions.read_history(back_s=back_s, until=until, kinds=kinds, task=task, home=home)
-    loaded = found.loaded or {}
+    entries, loaded = decisions.read_history(
+        back_s=back_s, until=until, kinds=kinds, task=task, home=home
+    )
     if as_json:
-        document: dict[str, object] = {"entries": [told.document() for told in found.entries]}
-        emit(document if found.loaded is None else {**document, "loaded": loaded})
+        document: dict[str, object] = {"entries": [told.document() for told in entries]}
+        emit(document if loaded is None else {**document, "loaded": loaded})
     else:
-        if found.entries:
-            _show_entries(found.entries)
+        if entries:
+            _show_entries(entries)
         else:
             typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
-        for worker, variants in loaded.items():
+        for worker, variants in (loaded or {}).items():
             typer.echo(f"loaded in {worker}: {', '.join(variants) or 'nothing'}")
-    if len(found.entries) == decisions.MOST_ENTRIES:
+    if len(entries) == decisions.MOST_ENTRIES:
         say(
             f"only the newest {decisions.MOST_ENTRIES} are shown; --since, --at, --kind or --task "
             "narrow it"
@@ -131,27 +132,28 @@ def why(
         _list(decisions.list_receipts(until=until, home=home), as_json=as_json)
         return
     with show_progress() as progress:
-        found = decisions.why(receipt_id, home=home, on_progress=progress)
+        receipt, entries, absent = decisions.why(receipt_id, home=home, on_progress=progress)
     if as_json:
-        emit(found.document())
+        before = [told.document() for told in entries]
+        emit({**receipt, "not_ready": list(absent), "before": before})
         return
     from modelless.controller.history.why import entry_lines, words
 
-    arrived = datetime.fromisoformat(found.receipt["arrived_at"])
+    arrived = datetime.fromisoformat(receipt["arrived_at"])
     typer.echo(f"query {receipt_id}, {clock_text(arrived, day=True)}")
-    for line in words(found.receipt):
+    for line in words(receipt):
         typer.echo(f"  {line}")
-    if found.receipt.get("candidates"):
-        _show_candidates(found.receipt["candidates"])
-    for line in found.not_ready:
+    if receipt.get("candidates"):
+        _show_candidates(receipt["candidates"])
+    for line in absent:
         typer.echo(line)
-    if found.entries:
+    if entries:
         typer.echo("what the control plane had done:")
-        if len(found.entries) > _SHOWN:
+        if len(entries) > _SHOWN:
             when = clock_text(arrived, day=True).replace(" ", "T")
-            more = len(found.entries) - _SHOWN
+            more = len(entries) - _SHOWN
             typer.echo(f"  {more} entries more: modelless history --at {when}")
-        for line in entry_lines(found.entries[-_SHOWN:], arrived):
+        for line in entry_lines(entries[-_SHOWN:], arrived):
             typer.echo(f"  {line}")
 
 

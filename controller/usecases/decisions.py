@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -25,19 +24,6 @@ LISTED: Final = 20
 _POLL_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """Decisions of the control plane and their results.
-
-    Attributes:
-        entries: the newest last, at most ``MOST_ENTRIES``.
-        loaded: the variants that each worker held at ``until``; None without a time.
-    """
-
-    entries: Sequence[Told]
-    loaded: Mapping[str, Sequence[str]] | None
-
-
 def read_history(
     *,
     back_s: float = 3600.0,
@@ -45,7 +31,7 @@ def read_history(
     kinds: Sequence[str] = (),
     task: str | None = None,
     home: Home = None,
-) -> History:
+) -> tuple[Sequence[Told], Mapping[str, Sequence[str]] | None]:
     """The control plane's decisions and their results, from the store.
 
     Args:
@@ -53,6 +39,10 @@ def read_history(
         until: the end; default: now. With it, the variants loaded at that time are listed, too.
         kinds: of entries, such as ``load`` and ``scale``; none is all.
         task: ``task``, ``task/model`` or ``task/model/variant``.
+
+    Returns:
+        The entries, the newest last, at most ``MOST_ENTRIES``; and the variants that each worker
+        held at ``until``, None without a time.
 
     Raises:
         InvalidInputError: an unknown kind.
@@ -65,14 +55,14 @@ def read_history(
         if task is not None and not read_entries(registry.store, Wanted(task=task, most=1)):
             registry.resolve(task)  # there may be entries of variants that are gone
         entries = read_entries(registry.store, wanted)
-        return History(entries, None if until is None else loaded_at(registry.store, until))
+        return entries, None if until is None else loaded_at(registry.store, until)
 
 
 def follow_history(
     *, back_s: float = 3600.0, kinds: Sequence[str] = (), task: str | None = None, home: Home = None
 ) -> Iterator[Told]:
     """Entries as they happen, those of the last ``back_s`` seconds first; see ``read_history``."""
-    entries, last = read_history(back_s=back_s, kinds=kinds, task=task, home=home).entries, 0
+    (entries, _), last = read_history(back_s=back_s, kinds=kinds, task=task, home=home), 0
     begin = datetime.now(UTC) - timedelta(seconds=back_s)
     with open_home(home) as registry:
         while True:
@@ -84,33 +74,19 @@ def follow_history(
             entries = read_entries(registry.store, new)
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """One query's decision, and what the control plane had done before.
-
-    Attributes:
-        not_ready: variants that were not ready, and why, as sentences.
-    """
-
-    receipt: Mapping[str, Any]
-    entries: Sequence[Told]
-    not_ready: Sequence[str]
-
-    def document(self) -> dict[str, Any]:
-        return {
-            **self.receipt,
-            "not_ready": list(self.not_ready),
-            "before": [told.document() for told in self.entries],
-        }
-
-
-def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -> Explanation:
+def why(
+    receipt_id: str, *, home: Home = None, on_progress: Progress = ignore
+) -> tuple[Mapping[str, Any], Sequence[Told], Sequence[str]]:
     """Why a query got its answer, or why it was refused.
 
     A running gateway is asked first, then the receipts on disk.
 
     Args:
         on_progress: receives a note if the history cannot be read.
+
+    Returns:
+        The receipt; what the control plane had done before; and sentences on the variants that were
+        not ready.
 
     Raises:
         NotFoundError: the receipt was not kept.
@@ -124,7 +100,7 @@ def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -
     except StoreError as error:
         on_progress(Note(f"without history: {error}"))
         entries, absent = [], []
-    return Explanation(found, entries, absent)
+    return found, entries, absent
 
 
 OUTCOMES: Final = ("served", "served-late", "refused", "cancelled")
