@@ -197,6 +197,12 @@ def select(
     else:
         refusal = ModellessError("the policy neither chose nor refused: it waits for more queries")
     accuracies = {name: variant.accuracy for name, variant in instances.variants.items()}
+    entries = _explain(query, candidates, chosen, chooser.quantile)
+    for entry in entries:
+        placement = Placement(entry["variant"], entry["device_class"])
+        entry["predicted"] = inputs.is_predicted(placement, batch)
+        entry["in_service"] = in_service.get(placement)
+        entry |= accuracy_fields(accuracies[placement.variant_id])
     profiled = {variant_id for held in ready.values() for variant_id in held}
     return Selection(
         scope.name,
@@ -208,17 +214,7 @@ def select(
         receipt.reason if receipt is not None else None,
         refusal,
         chooser.quantile,
-        [
-            {
-                **entry,
-                "predicted": inputs.is_predicted(
-                    Placement(entry["variant"], entry["device_class"]), batch
-                ),
-                "in_service": in_service.get(Placement(entry["variant"], entry["device_class"])),
-                **accuracy_fields(accuracies[entry["variant"]]),
-            }
-            for entry in _explain(query, candidates, chosen, chooser.quantile)
-        ],
+        entries,
         accuracies,
         sorted(set(variants) - profiled),
         {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)},

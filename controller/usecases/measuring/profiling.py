@@ -349,9 +349,9 @@ def _texts_of(registry: Registry, task: Task, on_progress: Progress) -> Mapping[
 def _fits(task: Task, shape: ItemShape) -> bool:
     """Whether items of this shape are the task's, which may have been described anew."""
     try:
-        given = {n: [s] for n, s in shape.items() if n in {spec.name for spec in task.inputs}}
         free = {spec.name for spec in task.inputs if min(spec.shape[1:], default=1) < 0}
-        return parse_shapes(task.inputs, {n: s for n, s in given.items() if n in free}) == [shape]
+        given = {name: [sizes] for name, sizes in shape.items() if name in free}
+        return parse_shapes(task.inputs, given) == [shape]
     except InvalidInputError:
         return False
 
