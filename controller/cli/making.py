@@ -160,20 +160,20 @@ def rebuild(
     """
     from modelless.controller.usecases.registry.making import rebuild as rebuild_variant
 
-    made = rebuild_variant(variant, output=output, home=ctx.obj)
-    if made.damage:
-        say(f"note: {made.damage}")
-    name, sha256 = made.variant.id, made.variant.artifact_sha256
+    made, size_bytes, damage = rebuild_variant(variant, output=output, home=ctx.obj)
+    if damage:
+        say(f"note: {damage}")
+    name, sha256 = made.id, made.artifact_sha256
     if as_json:
         emit(
             {
-                "variant": name, "sha256": sha256, "bytes": made.size_bytes,
-                "restored": bool(made.damage), "output": output and str(output),
+                "variant": name, "sha256": sha256, "bytes": size_bytes,
+                "restored": bool(damage), "output": output and str(output),
             }
         )  # fmt: skip
         return
-    restored = "; its file was damaged and is whole again" if made.damage else ""
-    size = f"the same {made.size_bytes} bytes"
+    restored = "; its file was damaged and is whole again" if damage else ""
+    size = f"the same {size_bytes} bytes"
     typer.echo(f"rebuilt {name}: {size}, sha256 {sha256[:12]}{restored}")
 
 

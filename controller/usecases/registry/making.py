@@ -305,24 +305,17 @@ def make(
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """A variant whose file was made again.
-
-    Attributes:
-        damage: what was wrong with the stored file, which is whole again; empty if nothing was.
-    """
-
-    variant: Variant
-    size_bytes: int
-    damage: str
-
-
-def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> Rebuilt:
+def rebuild(
+    variant: str, *, output: Path | None = None, home: Home = None
+) -> tuple[Variant, int, str]:
     """Rebuild a variant bit for bit from what ``make`` kept; restores a damaged stored file.
 
     Args:
         variant: ``task/model/variant``, or with its ``@version``.
+
+    Returns:
+        The variant; the size of its file, bytes; and what was wrong with the stored file, which is
+        whole again, or nothing.
 
     Raises:
         IntegrityError: a tool, the kind of processor or what it was made of has changed.
@@ -341,7 +334,7 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
     if output is not None:
         with writing("--output", output, "file"):
             write_whole(output, made)
-    return Rebuilt(found, len(made), damage)
+    return found, len(made), damage
 
 
 def _pick_engines(
