@@ -8,8 +8,8 @@ import resource
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -68,29 +68,42 @@ def examine(*, config: AnyPath | None = None, home: Home = None) -> list[Check]:
         ['disk']
     """
     folder = home_folder(home)
-    checks = [
-        *_guard("machine", lambda: _check_machine(folder)),
-        *_guard("versions", _check_versions),
-        *_guard("home", lambda: _check_home(folder)),
-    ]
-    settings: list[Settings] = []
+    checks: list[Check] = []
 
-    def read() -> Iterator[Check]:
-        settings.append(load_settings(path_or_none(config)))
-        check_policies(settings[0])
-        check_exposed(settings[0], read_keys(folder))
+    @contextmanager
+    def guarded(name: str) -> Iterator[None]:
+        """An error is a result, too: its message says how to mend it."""
+        try:
+            yield
+        except (ModellessError, OSError) as error:
+            checks.append(Check(name, "error", str(error)))
+
+    with guarded("machine"):
+        checks += _check_machine(folder)
+    with guarded("versions"):
+        checks.append(_check_versions())
+    with guarded("home"):
+        checks += _check_home(folder)
+    settings = Settings()
+    with guarded("settings"):
+        settings = load_settings(path_or_none(config))
+        check_policies(settings)
+        check_exposed(settings, read_keys(folder))
         check_authentication(None)
-        yield Check("settings", str(config) if config is not None else "the defaults")
-
-    checks += _guard("settings", read)
-    known = settings[0] if settings else Settings()
-    checks += _guard("open files", lambda: _check_files(known))
-    checks += _guard("ports", lambda: _check_ports(folder, known))
-    catalog: list[Catalog] = []
-    checks += _guard("store", lambda: _check_store(folder, catalog))
-    checks += _guard("engines", lambda: _check_engines(catalog[0] if catalog else None))
-    if catalog:
-        checks += _guard("variants", lambda: _check_served(folder, known))
+        checks.append(Check("settings", str(config) if config is not None else "the defaults"))
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    checks.append(Check("open files", f"at most {most_files}", lacking_files(settings)))
+    with guarded("ports"):
+        checks.append(_check_ports(folder, settings))
+    catalog = None
+    with guarded("store"):
+        check, catalog = _check_store(folder)
+        checks.append(check)
+    with guarded("engines"):
+        checks.append(_check_engines(catalog))
+    if catalog is not None:
+        with guarded("variants"):
+            checks.append(_check_served(folder, settings))
     return checks
 
 
@@ -100,16 +113,6 @@ def document_of(checks: list[Check]) -> dict[str, Any]:
         "is_well": all(check.is_well for check in checks),
         "checks": [{**asdict(check), "is_well": check.is_well} for check in checks],
     }
-
-
-def _guard(name: str, check: Callable[[], Iterator[Check]]) -> list[Check]:
-    """The results; an error is one of them, and its message says how to mend it."""
-    found: list[Check] = []
-    try:
-        found.extend(check())
-    except (ModellessError, OSError) as error:
-        found.append(Check(name, "error", str(error)))
-    return found
 
 
 def _check_machine(home: Path) -> Iterator[Check]:
@@ -137,7 +140,7 @@ def _check_machine(home: Path) -> Iterator[Check]:
     )
 
 
-def _check_versions() -> Iterator[Check]:
+def _check_versions() -> Check:
     from packaging.requirements import Requirement
 
     unfit = []
@@ -152,7 +155,7 @@ def _check_versions() -> Iterator[Check]:
             continue
         if not needed.specifier.contains(there, prereleases=True):
             unfit.append(f"{needed.name} is {there}")
-    yield Check(
+    return Check(
         "versions",
         "; ".join(unfit)
         or f"modelless {version('modelless')}, Python {platform.python_version()}, "
@@ -185,28 +188,21 @@ def _check_home(home: Path) -> Iterator[Check]:
     )
 
 
-def _check_files(settings: Settings) -> Iterator[Check]:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield Check("open files", f"at most {hard}", lacking_files(settings))
-
-
-def _check_ports(home: Path, settings: Settings) -> Iterator[Check]:
+def _check_ports(home: Path, settings: Settings) -> Check:
     running = read_state(home)
     if running is not None:
-        yield Check("ports", f"modelless is up at {running.url}")
-        return
+        return Check("ports", f"modelless is up at {running.url}")
     wanted = settings.http.chosen_ports
     with closing(HeldPorts()) as ports:
         for host, port in wanted:
             ports.hold(host, port)
         ports.hold(LOOPBACK)
-    yield Check("ports", ", ".join(f"{host}:{port}" for host, port in wanted) + " can be used")
+    return Check("ports", ", ".join(f"{host}:{port}" for host, port in wanted) + " can be used")
 
 
-def _check_store(home: Path, catalog: list[Catalog]) -> Iterator[Check]:
+def _check_store(home: Path) -> tuple[Check, Catalog | None]:
     if not home.exists() and not os.environ.get("MODELLESS_STORE_URL"):
-        yield Check("store", "not there yet; the first command makes it")
-        return
+        return Check("store", "not there yet; the first command makes it"), None
     with open_home(home) as registry:
         store = registry.store
         damage = ""
@@ -214,12 +210,12 @@ def _check_store(home: Path, catalog: list[Catalog]) -> Iterator[Check]:
             with store.session() as session:
                 rows = session.execute(text("PRAGMA quick_check(1)")).scalars().all()
             damage = "" if rows == ["ok"] else "; ".join(map(str, rows))
-        catalog.append(registry.catalog())
+        catalog = registry.catalog()
     mend = "bring it back from a backup; its file is damaged" if damage else ""
-    yield Check("store", damage or f"{store.shown_url}, schema up to date", mend)
+    return Check("store", damage or f"{store.shown_url}, schema up to date", mend), catalog
 
 
-def _check_engines(catalog: Catalog | None) -> Iterator[Check]:
+def _check_engines(catalog: Catalog | None) -> Check:
     rows = {row["engine"]: row for row in list_engines()}
     works = [name for name, row in rows.items() if row["available"]]
     needed = {each.engine.value for each in catalog.variants} if catalog is not None else set()
@@ -227,14 +223,14 @@ def _check_engines(catalog: Catalog | None) -> Iterator[Check]:
     mend = "; ".join(f"variants need {name}: {rows[name]['install']}" for name in lacking)
     if not works:
         mend = f"no engine works; install one, such as: {rows['onnxruntime-cpu']['install']}"
-    yield Check("engines", ", ".join(works) or "none", mend)
+    return Check("engines", ", ".join(works) or "none", mend)
 
 
-def _check_served(home: Path, settings: Settings) -> Iterator[Check]:
+def _check_served(home: Path, settings: Settings) -> Check:
     knowledge = read_knowledge(home, settings)
     not_served = knowledge.servable().not_served
     tasks = ", ".join(sorted(knowledge.catalog.tasks.keys() - not_served.keys())) or "no task"
-    yield Check("variants", f"{tasks} can be served", "; ".join(not_served.values()))
+    return Check("variants", f"{tasks} can be served", "; ".join(not_served.values()))
 
 
 def _gib(size_bytes: float) -> str:
