@@ -82,18 +82,16 @@ def infer_file(
             )
         wanted = None if decoding is not None or not classes else {classes[0]: _TOP}
         reply = client.send(encode_infer(task, _read_tensors(file, inputs), slo, classes=wanted))
-    if not reply.is_answer:
+    if not reply.is_answer or wanted is not None:
         return Inference(reply)
     if decoding is not None:
         read_as = CtcDecoding(decoding["output"], decoding["blank"])
         scores = reply.tensors[read_as.output]
         return Inference(reply, texts=decode_texts(scores, read_as, decoding["labels"]))
-    if wanted is None and texts:
-        found = reply.tensors[texts[0]].reshape(-1).tolist()
+    found = reply.tensors[(texts or numbers)[0]].reshape(-1).tolist()
+    if texts:
         return Inference(reply, texts=[text.decode() for text in found])
-    if wanted is None:
-        return Inference(reply, numbers=reply.tensors[numbers[0]].reshape(-1).tolist())
-    return Inference(reply)
+    return Inference(reply, numbers=found)
 
 
 def _read_tensors(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
