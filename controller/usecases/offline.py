@@ -136,9 +136,9 @@ def batch(
         >>> done.rows, done.rows_before  # doctest: +SKIP
         (1000000, 0)
     """
-    for name, value, least in (("rows_per_file", rows_per_file, 1), ("top", top or 1, 1)):
-        if value < least:
-            raise InvalidInputError.of(name, value, f"{least} or more")
+    for name, value in (("rows_per_file", rows_per_file), ("top", top or 1)):
+        if value < 1:
+            raise InvalidInputError.of(name, value, "1 or more")
     address, folder = find_url(home, url), Path(output)
     with Client(address, key=key) as client:
         described = client.get(f"/v2/models/{quote(task, safe='/@')}")
