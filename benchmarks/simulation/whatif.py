@@ -99,7 +99,7 @@ def check(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
         rows = []
         for each in found:
             assert each.in_full is not None
-            truth = true_figures(with_policy(real, each.policy, 0.0)).tolist()
+            truth = true_figures(with_policy(real, each.policy)).tolist()
             for name, true in zip(FIGURES, truth, strict=True):
                 kinds = {
                     "in full": each.in_full[name],

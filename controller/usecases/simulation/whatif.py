@@ -168,9 +168,9 @@ def whatif(
     ]
 
 
-def with_policy(file: WorldFile, policy: PolicySpecification, explore: float) -> WorldFile:
-    """The world with another selection policy, and with this share of exploration."""
-    changes = {"selection": policy, "explore": explore}
+def with_policy(file: WorldFile, policy: PolicySpecification) -> WorldFile:
+    """The world with another selection policy, and without exploration."""
+    changes = {"selection": policy, "explore": 0.0}
     policies = file.world.policies.model_copy(update=changes)
     return WorldFile(file.world.model_copy(update={"policies": policies}), file.folder)
 
@@ -263,7 +263,7 @@ def _simulate(
         for place, policy in enumerate(policies):
             other = ask_other(builders[place], decisions)
             alone[place].append(estimate(other, doubly_robust=True).figures)
-            changed = with_policy(file, policy, 0.0)
+            changed = with_policy(file, policy)
             in_full[place].append(true_figures(changed, seed=seed, home=home, ratios=ratios))
     return [(np.array(one), np.array(all_)) for one, all_ in zip(alone, in_full, strict=True)]
 

@@ -78,7 +78,7 @@ def test_a_world_tells_what_decisions_do_to_each_other(world: Path) -> None:
     receipts = simulated_receipts(read_world(document), seed=99)
     (found,) = whatif("most-accurate-feasible", receipts=receipts, world=document, runs=2)
     assert found.in_full is not None
-    other = with_policy(read_world(document), "most-accurate-feasible", 0.0)
+    other = with_policy(read_world(document), "most-accurate-feasible")
     truth = dict(zip(FIGURES, true_figures(other, seed=99), strict=True))
     # One query alone would have had the best; if all had wanted it, most would have had less.
     assert found.doubly_robust["accuracy"].low > truth["accuracy"] + 1.0
