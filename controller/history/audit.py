@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from datetime import UTC, datetime
@@ -12,6 +13,14 @@ from modelless.common.errors import StoreError
 from modelless.common.files import make_private_folder
 
 AUDIT: Final = "audit.jsonl"
+
+
+def user_name() -> str:
+    """The name of the user who gives the command, as the operating system knows it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"
 
 
 def note_act(home: Path, act: str, user: str, **details: Any) -> None:

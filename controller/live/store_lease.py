@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import platform
 import secrets
 from contextlib import closing
 from pathlib import Path
 
 from modelless.common.files import write_whole
+from modelless.controller.history.audit import user_name
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.store.leases import end_lease, take_lease
 
@@ -21,7 +21,7 @@ def hold_store(home: Path) -> None:
         StoreError: the store or the home cannot be written.
     """
     with closing(open_registry(home)) as registry:
-        shown = f"home {home}, user {getpass.getuser()}, host {platform.node()}"
+        shown = f"home {home}, user {user_name()}, host {platform.node()}"
         take_lease(registry.store, _home_id(home), shown)
 
 

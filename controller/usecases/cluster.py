@@ -23,7 +23,7 @@ from modelless.controller.config import (
     with_changes,
 )
 from modelless.controller.control.messages import Entry, EntryKind
-from modelless.controller.history.audit import note_act
+from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.cluster import cluster, upgrade
 from modelless.controller.live.cluster.ports import HeldPorts
@@ -44,7 +44,6 @@ from modelless.controller.usecases.home import (
     home_folder,
     open_home,
     path_or_none,
-    user_name,
 )
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.profiler.devices.device import default_device_classes

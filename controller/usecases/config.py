@@ -17,6 +17,7 @@ import numpy as np
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings, changed_by, flatten, with_changes
+from modelless.controller.history.audit import user_name
 from modelless.controller.history.receipts import WantedReceipts, read_receipts, receipts_folder
 from modelless.controller.live import settings_revisions as revisions
 from modelless.controller.live.cluster.cluster import read_state
@@ -27,7 +28,7 @@ from modelless.controller.sim.compare.comparison import table
 from modelless.controller.sim.compare.contenders import Contender
 from modelless.controller.sim.worlds.world import parse_world
 from modelless.controller.usecases.cluster import status
-from modelless.controller.usecases.home import Home, home_folder, open_home, user_name
+from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.policies.scopes import base_of
 
 _MOST: Final = 1000

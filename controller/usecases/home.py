@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -81,14 +80,6 @@ def pick_device_classes(
         if name not in by_name:
             raise InvalidInputError.of("device-class", name, ", ".join(by_name))
     return tuple(by_name[name] for name in names)
-
-
-def user_name() -> str:
-    """The name of the user who gives the command, as the operating system knows it."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "unknown"
 
 
 def accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:

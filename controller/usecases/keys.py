@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.api.keys import Key, KeyRing, make_key
-from modelless.controller.history.audit import note_act
+from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.live.key_file import change_keys, read_keys
-from modelless.controller.usecases.home import Home, home_folder, user_name
+from modelless.controller.usecases.home import Home, home_folder
 
 
 def create_key(

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from modelless.common.errors import InvalidInputError, StoreError
-from modelless.controller.history.audit import note_act
+from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.feedback import FEEDBACK
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.live.control.last_run import LAST_RUN
 from modelless.controller.live.control.pins import PINS
 from modelless.controller.live.control.totals import SPENDING
 from modelless.controller.live.key_file import KEYS
-from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, user_name
+from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.variants.store import open_store
 from modelless.variants.store.copying import copy_store, restore_backup, write_backup

@@ -15,6 +15,7 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.common.intervals import wilson_percent
 from modelless.controller.config import load_settings
 from modelless.controller.control.feedback import VariantFeedback
+from modelless.controller.history.audit import user_name
 from modelless.controller.history.feedback import read_feedback
 from modelless.controller.usecases.home import (
     AnyPath,
@@ -23,7 +24,6 @@ from modelless.controller.usecases.home import (
     home_folder,
     open_home,
     path_or_none,
-    user_name,
     variant_fields,
 )
 from modelless.controller.usecases.progress import Note, Progress, ignore
