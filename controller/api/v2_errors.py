@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError, did_you_mean, shown
 
 
 class PayloadTooLargeError(InvalidInputError):
@@ -40,7 +38,7 @@ class MethodNotAllowedError(InvalidInputError):
     http_status: ClassVar[int] = 405
 
     def __init__(self, method: str, allow: tuple[str, ...]) -> None:
-        super().__init__(f"method: got {_brief.repr(method)}; allowed here: {', '.join(allow)}.")
+        super().__init__(f"method: got {shown(method, 80)}; allowed here: {', '.join(allow)}.")
         self.allow = allow
 
 
@@ -54,46 +52,28 @@ class NoSuchPathError(NotFoundError):
         )
 
 
-class Words(str):
+class Words:
     """Text of ours in place of a client's value: shown without quotes."""
 
-    __slots__ = ()
+    __slots__ = ("_text",)
+
+    def __init__(self, text: object) -> None:
+        self._text = str(text)
 
     def __repr__(self) -> str:
-        return str(self)
+        return self._text
 
 
-_brief = reprlib.Repr()
-_brief.maxstring = _brief.maxother = _brief.maxlong = 80
-_brief.maxlevel = 2
-
-
-class _Shown:
-    """Shows as ``text``: a client's megabyte must not be written out whole to be cut to a line."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def invalid(field: str, value: object, allowed: str, hint: str = "") -> InvalidInputError:
-    """An InvalidInputError in the house's form whose cost does not grow with ``value``."""
-    return InvalidInputError.of(field, _Shown(_brief.repr(value)), allowed, hint)
+invalid: Final = InvalidInputError.of
 
 
 def member(parent: str, key: str) -> str:
     """The path ``parent.key``, quoted and cut where a client's key is no plain word."""
     plain = len(key) <= 64 and key.replace("-", "_").isidentifier() and key.isascii()
-    shown = key if plain else _brief.repr(key)
-    return f"{parent}.{shown}" if parent else shown
+    name = key if plain else shown(key, 80)
+    return f"{parent}.{name}" if parent else name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``Did you mean 'latency_ms'?`` if ``name`` looks like a known word, else nothing."""
-    folded = name[:64].lower().replace("-", "_")
-    close = get_close_matches(folded, list(known), n=1, cutoff=0.6)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(name[:64].lower().replace("-", "_"), known)
