@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.request_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_errors import (
     PayloadTooLargeError,
     UnsupportedEncodingError,
@@ -41,7 +40,6 @@ _PREFIX = HEADER_PREFIX.encode()
 _PIECE_BYTES = 1 << 16
 _JSON_LENGTH = b"inference-header-content-length"
 _ENCODING = b"content-encoding"
-_BODY_LENGTH = b"content-length"
 _TRACE = b"traceparent"
 _CACHE_CONTROL = b"cache-control"
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*")
@@ -55,7 +53,6 @@ class RequestHeaders(NamedTuple):
     """What the codec needs of a request's headers.
 
     Attributes:
-        body_length: bytes of the body as sent, compressed or not; None if it comes in chunks.
         json_length: bytes of the body's JSON part; None if all of the body is JSON.
         content_encoding: how the body is compressed; None if it is not.
         parameters: request parameters given as ``x-modelless-...`` headers, by parameter name.
@@ -64,7 +61,6 @@ class RequestHeaders(NamedTuple):
         cache_control: the words of ``Cache-Control``; empty if there is none.
     """
 
-    body_length: int | None = None
     json_length: int | None = None
     content_encoding: str | None = None
     parameters: Mapping[str, Any] = MappingProxyType({})
@@ -73,17 +69,13 @@ class RequestHeaders(NamedTuple):
     cache_control: frozenset[str] = frozenset()
 
 
-def read_headers(
-    headers: Iterable[tuple[bytes, bytes]], limits: Limits = DEFAULT_LIMITS
-) -> RequestHeaders:
+def read_headers(headers: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
     """Pick what concerns the codec from ASGI's headers (names in lower case), in one pass.
 
     Raises:
         InvalidInputError: a malformed value, a misspelt ``x-modelless-...`` name, or two headers
             of one name that contradict each other.
-        PayloadTooLargeError: the body will be too large; there is no need to read it.
     """
-    body_length: int | None = None
     json_length: int | None = None
     encoding: str | None = None
     parameters: dict[str, Any] = {}
@@ -95,9 +87,6 @@ def read_headers(
             if json_length is not None and length != json_length:
                 raise _contradiction(_JSON_LENGTH.decode(), json_length, length)
             json_length = length
-        elif name == _BODY_LENGTH:
-            body_length = _read_length(name, value)
-            limits.check_body_bytes(body_length)
         elif name == _ENCODING:
             if encoding is not None:
                 raise UnsupportedEncodingError("content-encoding: given twice; allowed: one.")
@@ -118,9 +107,7 @@ def read_headers(
                 raise _contradiction(name.decode(), parameters[parameter], found)
     if encoding in ("", "identity"):
         encoding = None
-    return RequestHeaders(
-        body_length, json_length, encoding, parameters, request_id, traceparent, cache_control
-    )
+    return RequestHeaders(json_length, encoding, parameters, request_id, traceparent, cache_control)
 
 
 def find_header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:

@@ -442,7 +442,7 @@ class V2Frontend:
         key: Key | None,
         respond: Respond,
     ) -> int:
-        said = read_headers(headers, self.limits)
+        said = read_headers(headers)
         scope = self.names.find_served(found, key)
         parse = partial(_parse_body, body, said, self.limits, self._access.slos(key))
         json_bytes = len(body) if said.json_length is None else said.json_length
@@ -482,7 +482,7 @@ class V2Frontend:
         )
 
     def _infer_call(self, call: Call, key: Key | None, respond: Respond) -> int:
-        said = read_headers(call.headers, self.limits)
+        said = read_headers(call.headers)
         if call.is_compressed:
             room = _Room(self.budget)
             encoding = message_encoding(call.headers)
@@ -672,7 +672,7 @@ class V2Frontend:
         Args:
             with_each: whether every placement that is ready is told of, as ``candidates``.
         """
-        said = read_headers(headers, self.limits)
+        said = read_headers(headers)
         asked = parse_quote(body, self.limits, said.parameters, self._access.slos(key))
         scope = self.names.find_served(Route(Endpoint.QUOTE, asked.task), key)
         tenant = self._access.tenant_of(asked.tenant, asked.slo.priority, key)

@@ -8,7 +8,6 @@ import zlib
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
@@ -22,7 +21,6 @@ def test_picks_what_concerns_it() -> None:
     found = read_headers(
         [
             (b"host", b"localhost"),
-            (b"content-length", b"1000"),
             (b"inference-header-content-length", b"217"),
             (b"content-encoding", b"GZip"),
             (b"x-modelless-latency-ms", b" 40 "),
@@ -33,7 +31,6 @@ def test_picks_what_concerns_it() -> None:
         ]
     )
     assert found == RequestHeaders(
-        body_length=1000,
         json_length=217,
         content_encoding="gzip",
         parameters={
@@ -62,7 +59,6 @@ def test_repeating_the_same_is_harmless() -> None:
     [
         ({b"inference-header-content-length": b"-5"}, r"^inference-header-.*: got '-5'"),
         ({b"inference-header-content-length": b"9" * 40}, r"a whole number of bytes"),
-        ({b"content-length": b"ten"}, r"^content-length: got 'ten'"),
         ({b"x-modelless-latency-ms": b"nan"}, r"^x-modelless-latency-ms: got 'nan'; allowed: a n"),
         ({b"x-modelless-latency-ms": b"inf"}, r"got 'inf'"),
         ({b"x-modelless-latency-ms": b"1_0"}, r"got '1_0'"),
@@ -84,11 +80,6 @@ def test_bad_header(headers: dict[bytes, bytes], message: str) -> None:
 def test_headers_that_contradict_each_other(name: bytes) -> None:
     with pytest.raises(InvalidInputError, match=r"got 4.* and 5.*Send the header once"):
         read_headers([(name, b"4"), (name, b"5")])
-
-
-def test_refuses_a_large_body_before_reading_it() -> None:
-    with pytest.raises(PayloadTooLargeError, match=r"^body: got 101 bytes; allowed: up to 100"):
-        read_headers([(b"content-length", b"101")], Limits(max_body_bytes=100))
 
 
 def test_every_header_has_a_parameter() -> None:
