@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -26,23 +26,6 @@ EXTENSIONS = (
 
 _NOT_READY = 503
 _TYPES = {"BYTES": "TYPE_STRING"}
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One row of the repository index.
-
-    Attributes:
-        name: what a client can ask for: a task, ``task/model`` or ``task/model/variant``.
-        version: the version it means.
-        ready: whether it answers now.
-        reason: why not, if not.
-    """
-
-    name: str
-    version: str
-    ready: bool
-    reason: str = ""
 
 
 def server_metadata() -> Reply:
@@ -156,15 +139,16 @@ def _duration(count: float, seconds: float) -> dict[str, int]:
     return {"count": int(count), "ns": round(seconds * 1e9)}
 
 
-def repository_index(entries: Iterable[ModelEntry]) -> Reply:
-    """``POST /v2/repository/index``: what can be asked for."""
+def repository_index(tasks: Iterable[tuple[str, bool, str]]) -> Reply:
+    """``POST /v2/repository/index``: what can be asked for.
+
+    Args:
+        tasks: of each, the name, whether it is served now, and why it cannot be, if so.
+    """
     rows: list[dict[str, str]] = []
-    for entry in entries:
-        row = {"name": entry.name, "version": entry.version}
-        row["state"] = "READY" if entry.ready else "UNAVAILABLE"
-        if entry.reason:
-            row["reason"] = entry.reason
-        rows.append(row)
+    for name, is_served, reason in tasks:
+        row = {"name": name, "version": "", "state": "READY" if is_served else "UNAVAILABLE"}
+        rows.append(row | {"reason": reason} if reason else row)
     return render_json(rows)
 
 

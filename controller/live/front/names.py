@@ -133,9 +133,7 @@ class Names:
             raise MethodNotAllowedError(method, found.allow)
         if endpoint is Endpoint.REPOSITORY_INDEX:
             return metadata.repository_index(
-                metadata.ModelEntry(
-                    name, "", self._is_served(name), self.servable.not_served.get(name, "")
-                )
+                (name, self._is_served(name), self.servable.not_served.get(name, ""))
                 for name in self._visible(self._catalog.tasks, key)
             )
         if endpoint is Endpoint.NOT_FOUND:

@@ -8,7 +8,6 @@ from typing import Any
 import modelless
 from modelless.controller.api.v2_metadata import (
     EXTENSIONS,
-    ModelEntry,
     model_config,
     model_metadata,
     model_ready,
@@ -84,8 +83,8 @@ def test_config_leaves_out_the_first_axis() -> None:
 
 
 def test_index() -> None:
-    entries = [ModelEntry("imagenet", "1", True), ModelEntry("mnist", "2", False, "not profiled")]
-    assert said(repository_index(entries)) == [
-        {"name": "imagenet", "version": "1", "state": "READY"},
-        {"name": "mnist", "version": "2", "state": "UNAVAILABLE", "reason": "not profiled"},
+    tasks = [("imagenet", True, ""), ("mnist", False, "not profiled")]
+    assert said(repository_index(tasks)) == [
+        {"name": "imagenet", "version": "", "state": "READY"},
+        {"name": "mnist", "version": "", "state": "UNAVAILABLE", "reason": "not profiled"},
     ]
