@@ -146,8 +146,8 @@ class KeyRing:
         """Whether requests need a key."""
         return bool(self.keys)
 
-    def find(self, headers: Iterable[tuple[bytes, bytes]], now: float) -> Key | None:
-        """Return the key that a request bears; None where there are no keys.
+    def find(self, headers: Iterable[tuple[bytes, bytes]], now: float) -> Key:
+        """Return the key that a request bears.
 
         Args:
             headers: of the request, names in lower case.
@@ -156,8 +156,6 @@ class KeyRing:
         Raises:
             UnauthorizedError: it has none, or one that does not count.
         """
-        if not self._by_digest:
-            return None
         digest = hashlib.sha256(secret_of(headers).encode("latin-1")).digest()
         key = self._by_digest.get(digest)
         if key is None or not hmac.compare_digest(digest, bytes.fromhex(key.sha256)):
@@ -172,9 +170,9 @@ class KeyRing:
         return key
 
 
-def check_scope(key: Key | None, scope: str) -> None:
-    """Raise ForbiddenError if there is a key, and it is not for this."""
-    if key is not None and not key.allows(scope):
+def check_scope(key: Key, scope: str) -> None:
+    """Raise ForbiddenError if the key is not for this."""
+    if not key.allows(scope):
         raise ForbiddenError(
             f"scope: the key {key.key_id} is for {', '.join(key.scopes)}; this needs {scope}. "
             f"'modelless key create --tenant {key.tenant} --scope {scope}' makes one."

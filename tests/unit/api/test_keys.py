@@ -75,7 +75,6 @@ def test_it_ends_when_it_expires_or_is_revoked_and_the_home_stays_closed() -> No
 
 def test_where_there_never_was_one_none_is_asked_for() -> None:
     assert not KeyRing().is_needed
-    assert KeyRing().find(bearer("mk_x"), 0.0) is None
 
 
 def test_a_key_is_for_what_it_says_and_admin_is_for_all() -> None:
@@ -85,7 +84,6 @@ def test_a_key_is_for_what_it_says_and_admin_is_for_all() -> None:
         check_scope(key, "operate")
     for scope in ("infer", "feedback", "operate"):
         check_scope(made("ops", "admin")[0], scope)
-    check_scope(None, "operate")
 
 
 @pytest.mark.parametrize(
