@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api import grpc_messages as messages
+from modelless.controller.api.request_limits import GRPC_SERVICE
 from modelless.controller.api.v2_errors import (
     NoSuchPathError,
     UnsupportedEncodingError,
     Words,
     invalid,
 )
+from modelless.controller.api.v2_headers import find_header
 from modelless.controller.api.v2_reply import Headers, Reply
 from modelless.controller.api.v2_request import InferRequest
 from modelless.controller.api.v2_routes import Endpoint, Route
 
-SERVICE: Final = b"/inference.GRPCInferenceService/"
-INFER: Final = SERVICE + b"ModelInfer"
-STREAM: Final = SERVICE + b"ModelStreamInfer"
+INFER: Final = GRPC_SERVICE + b"ModelInfer"
+STREAM: Final = GRPC_SERVICE + b"ModelStreamInfer"
 
 _METHODS: Final[Mapping[bytes, Endpoint]] = {
     b"ServerLive": Endpoint.HEALTH_LIVE,
@@ -107,7 +108,7 @@ class Call(NamedTuple):
 
 def is_call(path: bytes) -> bool:
     """Whether a request is a gRPC call, by its path."""
-    return path.startswith(SERVICE)
+    return path.startswith(GRPC_SERVICE)
 
 
 def method_of(path: bytes) -> Endpoint:
@@ -116,7 +117,7 @@ def method_of(path: bytes) -> Endpoint:
     Raises:
         NoSuchPathError: there is no such method.
     """
-    endpoint = _METHODS.get(path.removeprefix(SERVICE))
+    endpoint = _METHODS.get(path.removeprefix(GRPC_SERVICE))
     if endpoint is None:
         raise NoSuchPathError(path)
     return endpoint
@@ -139,7 +140,7 @@ def read_timeout_s(headers: Headers) -> float | None:
     Raises:
         InvalidInputError: the header ``grpc-timeout`` is malformed.
     """
-    given = next((value for name, value in headers if name == b"grpc-timeout"), None)
+    given = find_header(headers, b"grpc-timeout")
     if given is None:
         return None
     found = _TIMEOUT.fullmatch(given)
@@ -154,7 +155,7 @@ def check_content_type(headers: Headers) -> None:
     Raises:
         UnsupportedEncodingError: the content type is not gRPC's.
     """
-    given = next((value for name, value in headers if name == b"content-type"), b"")
+    given = find_header(headers, b"content-type") or b""
     if not given.startswith(b"application/grpc"):
         raise UnsupportedEncodingError.of(
             "content-type", given.decode("latin-1"), "application/grpc"
@@ -191,8 +192,8 @@ def message_encoding(headers: Headers) -> str:
     Raises:
         InvalidInputError: the call names none.
     """
-    given = next((value for name, value in headers if name == b"grpc-encoding"), b"identity")
-    if given == b"identity":
+    given = find_header(headers, b"grpc-encoding")
+    if given is None or given == b"identity":
         raise InvalidInputError("grpc-encoding: got none; allowed: gzip or deflate, as it is used.")
     return given.decode("latin-1")
 

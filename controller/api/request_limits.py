@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
-_SERVICE = b"/inference.GRPCInferenceService/"
-_QUERIES = (b"/v2/models/", _SERVICE + b"ModelInfer", _SERVICE + b"ModelStreamInfer")
+GRPC_SERVICE = b"/inference.GRPCInferenceService/"
+"""What the paths of all gRPC calls begin with."""
+_QUERIES = (b"/v2/models/", GRPC_SERVICE + b"ModelInfer", GRPC_SERVICE + b"ModelStreamInfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,6 @@ class Limits:
     max_dims: int = 8
     max_strings: int = 16_384
     max_id_chars: int = 256
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 1:
-                raise InvalidInputError.of(f"limits.{field.name}", value, "a whole number from 1")
-        if self.max_dims > 64:
-            raise InvalidInputError.of("limits.max_dims", self.max_dims, "1 to 64")
 
     def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise PayloadTooLargeError if a body of this size for a path is more than is read."""

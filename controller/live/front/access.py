@@ -127,9 +127,10 @@ class Access:
         Else a web site whose name is made to resolve to this machine (DNS rebinding) could read the
         status in an operator's browser. Addresses and names without a dot are no such web site's.
         """
-        asked = next((value.decode("latin-1") for name, value in headers if name == b"host"), None)
-        if asked is None:  # no browser
+        given = find_header(headers, b"host")
+        if given is None:  # no browser
             return
+        asked = given.decode("latin-1")
         try:
             host = urlsplit(f"//{asked}").hostname or ""
             is_own = host in self._hosts or (host.isascii() and host.replace("-", "").isalnum())

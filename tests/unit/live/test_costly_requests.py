@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.api.grpc_calls import SERVICE
-from modelless.controller.api.request_limits import Limits
+from modelless.controller.api.request_limits import GRPC_SERVICE, Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_reply import Headers, render_infer
 from modelless.controller.config import Settings
@@ -394,11 +393,11 @@ def test_limits_have_sensible_sizes() -> None:
     assert limits.small_json_bytes < limits.max_feedback_bytes < limits.max_json_bytes
     assert limits.max_json_bytes < limits.max_chunked_bytes < limits.max_body_bytes
     for method in (b"ModelInfer", b"ModelStreamInfer"):
-        limits.check_body_bytes(limits.max_body_bytes, SERVICE + method)
+        limits.check_body_bytes(limits.max_body_bytes, GRPC_SERVICE + method)
     for method in (b"ModelReady", b"ModelMetadata", b"ModelConfig", b"ModelStatistics", b"None"):
-        limits.check_body_bytes(limits.max_feedback_bytes, SERVICE + method)
+        limits.check_body_bytes(limits.max_feedback_bytes, GRPC_SERVICE + method)
         with pytest.raises(PayloadTooLargeError):
-            limits.check_body_bytes(limits.max_feedback_bytes + 1, SERVICE + method)
+            limits.check_body_bytes(limits.max_feedback_bytes + 1, GRPC_SERVICE + method)
 
 
 def test_who_is_refused_while_sending_reads_why(knowledge: Knowledge, tmp_path: Path) -> None:

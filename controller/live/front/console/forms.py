@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.keys import ForbiddenError
+from modelless.controller.api.v2_headers import find_header
 from modelless.controller.api.v2_reply import Headers
 
 COOKIE: Final = "modelless-console"
@@ -48,7 +49,7 @@ def with_key(headers: Headers, form: Mapping[str, str]) -> Headers:
 
 def bearer_of(headers: Headers) -> str:
     """The key in the headers; empty if there is none."""
-    found = next((value for name, value in headers if name == b"authorization"), b"")
+    found = find_header(headers, b"authorization") or b""
     return found.decode("latin-1").removeprefix("Bearer ")
 
 
