@@ -69,6 +69,11 @@ def _object(properties: Mapping[str, _Schema], *required: str, closed: bool = Tr
     return found
 
 
+def _whole(properties: Mapping[str, _Schema]) -> _Schema:
+    """Return the schema of an object that has all of these properties."""
+    return _object(properties, *properties)
+
+
 def _list(of: _Schema, **bounds: int) -> _Schema:
     return {"type": "array", "items": of, **bounds}
 
@@ -78,15 +83,9 @@ def _optional(schema: _Schema) -> _Schema:
 
 
 _SHAPE: Final = _list(_COUNT, maxItems=DEFAULT_LIMITS.max_dims)
-_SPEC: Final = _object(
-    {"name": _TEXT, "datatype": _TEXT, "shape": _list({"type": "integer"})},
-    "name", "datatype", "shape",
-)  # fmt: skip
-_CONFIGURED: Final = _object(
-    {"name": _TEXT, "data_type": _TEXT, "dims": _list({"type": "integer"})},
-    "name", "data_type", "dims",
-)  # fmt: skip
-_DURATION: Final = _object({"count": _COUNT, "ns": _COUNT}, "count", "ns")
+_SPEC: Final = _whole({"name": _TEXT, "datatype": _TEXT, "shape": _list({"type": "integer"})})
+_CONFIGURED: Final = _whole({"name": _TEXT, "data_type": _TEXT, "dims": _list({"type": "integer"})})
+_DURATION: Final = _whole({"count": _COUNT, "ns": _COUNT})
 
 _PARAMETERS: Final = {
     "type": "object",
@@ -165,7 +164,7 @@ _ANSWER: Final = _object(
                     "datatype": {"enum": list(DATATYPES)},
                     "shape": _list(_COUNT),
                     "data": _list({}),
-                    "parameters": _object({"binary_data_size": _COUNT}, "binary_data_size"),
+                    "parameters": _whole({"binary_data_size": _COUNT}),
                 },
                 "name", "datatype", "shape",
             )
@@ -187,7 +186,7 @@ _ERROR: Final = _object(
     "error", "code",
 )  # fmt: skip
 
-_STATISTICS: Final = _object(
+_STATISTICS: Final = _whole(
     {
         "model_stats": _list(
             _object(
@@ -202,22 +201,17 @@ _STATISTICS: Final = _object(
                 }
             )
         )
-    },
-    "model_stats",
+    }
 )
 
-_FEEDBACK: Final = _object(
-    dict.fromkeys(("counted", "passed_on", "ignored"), _COUNT),
-    "counted", "passed_on", "ignored",
-)  # fmt: skip
+_FEEDBACK: Final = _whole(dict.fromkeys(("counted", "passed_on", "ignored"), _COUNT))
 
 _PLACEMENT: Final = _optional(
-    _object(
+    _whole(
         {
             name: {"type": ["string", "number"], "description": meaning}
             for name, meaning in PLACEMENT_FIELDS.items()
-        },
-        *PLACEMENT_FIELDS,
+        }
     )
 )
 _ASKED: Final = _object(
@@ -252,7 +246,7 @@ def _told(name: str, value: _Schema) -> _Schema:
     return _object(entry, "receipt_id", name)
 
 
-_ENTRIES: Final = _object(
+_ENTRIES: Final = _whole(
     {
         "feedback": _list(
             {
@@ -265,8 +259,7 @@ _ENTRIES: Final = _object(
             minItems=1,
             maxItems=MOST_AT_ONCE,
         )
-    },
-    "feedback",
+    }
 )
 
 _BATCH: Final = _object(
@@ -281,7 +274,10 @@ _BATCH: Final = _object(
     "id", "state", "rows_done",
 )  # fmt: skip
 
-_PINNED: Final = _object({"name": _TEXT, "pinned": _FLAG}, "name", "pinned")
+_RUN: Final = BatchRequest.model_json_schema()
+_RUN["properties"]["task"] = _PARTS["name"]
+
+_PINNED: Final = _whole({"name": _TEXT, "pinned": _FLAG})
 _READY: Final = _object({"live": _FLAG, "ready": _FLAG, "not_served": {"type": "object"}}, "ready")
 
 _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
@@ -332,30 +328,55 @@ _GETS: Final[Mapping[str, tuple[str, _Schema]]] = {
     "/modelless/batches/{batch_id}": ("What has become of an offline run", _BATCH),
     "/modelless/status": ("For operators: the cluster now", {"type": "object"}),
     "/openapi.json": ("This document", {"type": "object"}),
+    "/metrics": ("For operators: metrics for Prometheus", _TEXT),
+    "/console": ("For operators: the cluster now, as a page", _TEXT),
 }  # fmt: skip
+"""What each tells, and the schema of the answer."""
 
-_UNREADY: Final = ("/v2/health/live", "/v2/health/ready", "/v2/models/{name}/ready")
-_OPEN_TO_ALL: Final = ("/v2", "/v2/health/live", "/v2/health/ready", "/openapi.json")
 _INDEX: Final = _list(
     _object({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}, "name", "state")
 )
+_POSTS: Final[Mapping[str, tuple[str, _Schema, _Schema | None]]] = {
+    "/v2/models/{name}/infer": ("Inference", _ANSWER, _QUERY),
+    "/v2/repository/index": ("The names that clients can ask for", _INDEX, None),
+    "/v2/repository/models/{name}/load": ("For operators: pin", _PINNED, None),
+    "/v2/repository/models/{name}/unload": ("For operators: unpin", _PINNED, None),
+    "/modelless/feedback": ("Right answers of past queries", _FEEDBACK, _ENTRIES),
+    "/modelless/quote": ("What a query would get now", _QUOTE, _ASKED),
+    "/modelless/batches": ("Begin an offline run, or go on with it", _BATCH, _RUN),
+    "/modelless/batches/{batch_id}/cancel": ("End an offline run", _BATCH, None),
+    "/console/policies": ("For operators: a form of a console's page", _TEXT, None),
+}
+"""The same, and the schema of the body."""
+
+_UNREADY: Final = ("/v2/health/live", "/v2/health/ready", "/v2/models/{name}/ready")
+_OPEN_TO_ALL: Final = ("/v2", "/v2/health/live", "/v2/health/ready", "/openapi.json")
+_ALWAYS_FOUND: Final = (*_OPEN_TO_ALL, "/v2/models/stats", "/v2/repository/index")
+_OF_ANY: Final = (400, 405, 408, 413, 429, 500, 503)
+_OF_QUERIES: Final = (411, 415, 422, 504)
+"""Statuses of errors."""
 
 
 def _content(schema: _Schema, kind: str = "application/json") -> dict[str, Any]:
     return {kind: {"schema": schema}}
 
 
-def _operation(path: str, summary: str, answer: _Schema, *errors: int) -> dict[str, Any]:
-    """Return an operation whose errors are these statuses, besides those of any request."""
-    known = {400, 405, 408, 413, 429, 500, 503, *errors}
+def _operation(path: str, summary: str, answer: _Schema, asked: _Schema | None) -> dict[str, Any]:
+    statuses = {*_OF_ANY}
+    if path not in _ALWAYS_FOUND:
+        statuses.add(404)
     if path not in _OPEN_TO_ALL:
-        known |= {401, 403}
+        statuses |= {401, 403}
+    if asked is _QUERY:
+        statuses |= {*_OF_QUERIES}
     responses: dict[str, Any] = {"200": {"description": "The answer", "content": _content(answer)}}
     error = {"$ref": "#/components/schemas/Error"}
-    for status in sorted(known):
+    for status in sorted(statuses):
         schema = {"anyOf": [error, answer]} if status == 503 and path in _UNREADY else error
         responses[str(status)] = {"description": "An error", "content": _content(schema)}
     found: dict[str, Any] = {"summary": summary, "responses": responses}
+    if asked is not None:
+        found["requestBody"] = {"required": True, "content": _content(asked)}
     if path not in _OPEN_TO_ALL:
         found["security"] = [{"key": []}, {}]
     return found
@@ -372,61 +393,30 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 @cache
 def openapi() -> Reply:
     """``GET /openapi.json``: the description, OpenAPI 3.1."""
-    paths: dict[str, Any] = {}
-    for path, (summary, answer) in _GETS.items():
-        errors = (404,) if "{" in path or path == "/modelless/status" else ()
-        operation = _operation(path, summary, answer, *errors)
-        paths[path] = {"get": operation, "parameters": _path_parameters(path)}
-    metrics = _operation("/metrics", "For operators: metrics for Prometheus", _TEXT, 404)
-    metrics["responses"]["200"]["content"] = {
-        **_content(_TEXT, "text/plain"),
-        **_content(_TEXT, "application/openmetrics-text"),
-    }
-    paths["/metrics"] = {"get": metrics}
-    console = _operation("/console", "For operators: the cluster now, as a page", _TEXT, 404)
-    console["responses"]["200"]["content"] = _content(_TEXT, "text/html")
-    paths["/console"] = {"get": console}
-    act = _operation("/console/policies", "For operators: a form of a console's page", _TEXT, 404)
-    act["requestBody"] = {"content": _content({}, "application/x-www-form-urlencoded")}
-    act["responses"]["200"]["content"] = _content(_TEXT, "text/html")
-    act["responses"]["303"] = {"description": "Done: the page that says so"}
-    act["responses"]["400"]["content"] |= _content(_TEXT, "text/html")
-    paths["/console/policies"] = {"post": act}
-
-    infer = _operation("/v2/models/{name}/infer", "Inference", _ANSWER, 404, 411, 415, 422, 504)
-    infer["requestBody"] = {
-        "required": True,
-        "content": _content(_QUERY) | _content({}, "application/octet-stream"),
-    }
-    infer["responses"]["200"]["content"] |= _content({}, "application/octet-stream")
+    gets = {path: _operation(path, *each, None) for path, each in _GETS.items()}
+    posts = {path: _operation(path, *each) for path, each in _POSTS.items()}
+    octets, page = _content({}, "application/octet-stream"), _content(_TEXT, "text/html")
+    infer, act = posts["/v2/models/{name}/infer"], posts["/console/policies"]
+    infer["requestBody"]["content"] |= octets
+    infer["responses"]["200"]["content"] |= octets
     infer["parameters"] = [
         {"name": header.decode(), "in": "header", "schema": _LIMITS[parameter]}
         for header, parameter in SLO_HEADERS.items()
     ]
-    paths["/v2/models/{name}/infer"] = {
-        "post": infer,
-        "parameters": _path_parameters("/v2/models/{name}/infer"),
+    gets["/metrics"]["responses"]["200"]["content"] = {
+        **_content(_TEXT, "text/plain"),
+        **_content(_TEXT, "application/openmetrics-text"),
     }
-    index = _operation("/v2/repository/index", "The names that clients can ask for", _INDEX)
-    paths["/v2/repository/index"] = {"post": index}
-    for change, summary in (("load", "For operators: pin"), ("unload", "For operators: unpin")):
-        path = f"/v2/repository/models/{{name}}/{change}"
-        operation = _operation(path, summary, _PINNED, 404)
-        paths[path] = {"post": operation, "parameters": _path_parameters(path)}
-    feedback = _operation("/modelless/feedback", "Right answers of past queries", _FEEDBACK, 404)
-    feedback["requestBody"] = {"required": True, "content": _content(_ENTRIES)}
-    paths["/modelless/feedback"] = {"post": feedback}
-    quote = _operation("/modelless/quote", "What a query would get now", _QUOTE, 404)
-    quote["requestBody"] = {"required": True, "content": _content(_ASKED)}
-    paths["/modelless/quote"] = {"post": quote}
-    batch = _operation("/modelless/batches", "Begin an offline run, or go on with it", _BATCH, 404)
-    asked = BatchRequest.model_json_schema()
-    asked["properties"]["task"] = _PARTS["name"]
-    batch["requestBody"] = {"required": True, "content": _content(asked)}
-    paths["/modelless/batches"] = {"post": batch}
-    path = "/modelless/batches/{batch_id}/cancel"
-    cancel = _operation(path, "End an offline run", _BATCH, 404)
-    paths[path] = {"post": cancel, "parameters": _path_parameters(path)}
+    gets["/console"]["responses"]["200"]["content"] = page
+    act["requestBody"] = {"content": _content({}, "application/x-www-form-urlencoded")}
+    act["responses"]["200"]["content"] = page
+    act["responses"]["303"] = {"description": "Done: the page that says so"}
+    act["responses"]["400"]["content"] |= page
+    paths = {
+        path: {method: operation, "parameters": _path_parameters(path)}
+        for method, operations in (("get", gets), ("post", posts))
+        for path, operation in operations.items()
+    }
     return render_json(
         {
             "openapi": "3.1.0",
