@@ -13,7 +13,7 @@ from modelless.common.parquet import import_pyarrow
 from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import WantedReceipts, read_receipts, receipts_folder
 from modelless.controller.history.why import context_of
-from modelless.controller.live.front.receipt_lookup import look_up_receipt
+from modelless.controller.live.receipt_lookup import look_up_receipt
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 

@@ -67,7 +67,7 @@ from modelless.controller.live.front.console.settings import (
     simulation_rows,
 )
 from modelless.controller.live.front.console.streams import Event, EventStreams, event_of
-from modelless.controller.live.front.receipt_lookup import look_up_receipt
+from modelless.controller.live.receipt_lookup import look_up_receipt
 from modelless.variants.registry.registry import open_registry
 
 SAMPLES: Final = 600
