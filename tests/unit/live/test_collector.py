@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from modelless.controller.live.front.collector import WHOLE_S, Collector
+from modelless.controller.live.front.gateway import WHOLE_S, Collector
 
 
 class Node:
