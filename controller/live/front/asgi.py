@@ -15,14 +15,14 @@ from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
 from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import allowed_s, check_pace
+from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.http_server import REQUEST_IDS
-from modelless.controller.live.front.interfaces import Frontend
 
-_here: list[Frontend] = []
+_here: list[V2Frontend] = []
 """The frontend of this process: a replica has a process to itself."""
 
 
-def answer_with(frontend: Frontend) -> None:
+def answer_with(frontend: V2Frontend) -> None:
     """From now on the frontend answers."""
     _here[:] = [frontend]
 

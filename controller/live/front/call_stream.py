@@ -29,9 +29,9 @@ from modelless.controller.api.grpc_messages import (
     write_stream_part,
 )
 from modelless.controller.api.v2_errors import Words, invalid
-from modelless.controller.api.v2_reply import Headers, Reply, render_error
+from modelless.controller.api.v2_reply import Headers, Reader, Reply, render_error
 from modelless.controller.live.front.bodies import check_pace, make_room
-from modelless.controller.live.front.interfaces import Frontend
+from modelless.controller.live.front.frontend import V2Frontend
 
 MOST_OPEN: Final = 16
 """While so many queries of a stream wait or run, nothing more is read."""
@@ -41,19 +41,11 @@ limits requests, but it does not see the queries of a stream."""
 _UNAUTHENTICATED: Final = 401
 
 
-class Connection(Protocol):
+class Connection(Reader, Protocol):
     """The connection that a stream is read from and written to."""
-
-    def write_stream(self, data: bytes) -> None:
-        """Write a part of the reply's body."""
-        ...
 
     def hold_stream(self, is_held: bool) -> None:
         """Stop reading, or read on."""
-        ...
-
-    def end_stream(self, *, is_whole: bool) -> None:
-        """Go on to the next request; close the connection if the stream's body is not whole."""
         ...
 
 
@@ -84,7 +76,7 @@ class CallStream:
 
     def __init__(
         self,
-        frontend: Frontend,
+        frontend: V2Frontend,
         connection: Connection,
         path: bytes,
         headers: Headers,

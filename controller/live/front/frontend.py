@@ -247,7 +247,10 @@ class V2Frontend:
     Attributes:
         names: what requests may name.
         console: the operators' pages.
-        replies: how many replies had each HTTP status, since the gateway's last report.
+        limits: bounds on requests.
+        budget: of the memory for bodies.
+        replies: how many replies had each HTTP status, since the gateway's last report; the server
+            counts them here.
         is_at_rest: whether no worker is kept just now; the first query starts one.
         is_draining: whether the process is about to end: then it is not ready, but still answers.
         on_load_wanted: called when a query begins to wait for a load that no other waits for.
@@ -313,7 +316,11 @@ class V2Frontend:
         arrival_s: float,
         respond: Respond,
     ) -> int | None:
-        """Answer one HTTP request; see ``calls.Frontend``."""
+        """Answer one HTTP request by calling ``respond`` once, now or later.
+
+        Returns:
+            If later, a number for ``on_abandoned``, unless the request cannot be cancelled.
+        """
         try:
             found = route(method, path)
             if found.endpoint is Endpoint.CONSOLE_ACT:
@@ -368,7 +375,7 @@ class V2Frontend:
         return self._kept_answers.once(once, _owner(key), query, respond, answer)
 
     def on_call(self, call: Call, respond: Respond) -> int | None:
-        """Answer one gRPC call; see ``calls.Frontend``."""
+        """Answer a gRPC call as ``on_request`` does; the body of a reply of 200 is a message."""
         try:
             endpoint = method_of(call.path)
             key = self._access.check(endpoint, call.headers)

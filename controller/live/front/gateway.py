@@ -72,16 +72,16 @@ class ControlRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def scrape(self, accept: str, respond: Respond) -> None:
-        """Answer with the metrics."""
+        """Answer with the metrics, in the form that the header ``Accept`` asks for."""
         self._begin(self._control.metrics(accept), lambda found: render_text(*found), respond)
 
     def pin(self, scope: str, is_pinned: bool, by: str, respond: Respond) -> None:
-        """Pin a scope, or unpin it."""
+        """Pin a scope, or unpin it, for somebody."""
         done = render_json({"name": scope, "pinned": is_pinned})
         self._begin(self._control.pin(scope, is_pinned, by), lambda _: done, respond)
 
     def batch(self, respond: Respond, act: str, *arguments: object) -> None:
-        """Answer with the state of an offline run; see ``BatchJobs``."""
+        """Begin an offline run, tell its state or cancel it; see ``BatchJobs``."""
         self._begin(self._control.batch(act, *arguments), render_json, respond)
 
     def _begin(

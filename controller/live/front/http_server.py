@@ -44,7 +44,8 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.live.front.bodies import check_pace, make_room
 from modelless.controller.live.front.call_stream import CallStream
-from modelless.controller.live.front.interfaces import Frontend, Respond
+from modelless.controller.live.front.frontend import V2Frontend
+from modelless.controller.live.front.interfaces import Respond
 
 _REASONS = {
     200: b"OK",
@@ -105,7 +106,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        frontend: Frontend,
+        frontend: V2Frontend,
         clock: Callable[[], float],
         connections: set[SocketConnection],
         max_connections: int,
@@ -489,7 +490,7 @@ def socket_path(folder: Path, replica_id: str) -> Path:
 
 
 async def open_socket(
-    frontend: Frontend, path: str, max_connections: int
+    frontend: V2Frontend, path: str, max_connections: int
 ) -> tuple[asyncio.AbstractServer, set[SocketConnection]]:
     """Listen on the Unix socket ``path``; returns the server and its open connections.
 
