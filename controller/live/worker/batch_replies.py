@@ -6,14 +6,11 @@ one that finds itself alone may use both places (``dispatch/workers``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from modelless.controller.dispatch.messages import WorkerReport
-
-Tensors = Mapping[str, NDArray[Any]]
+from modelless.variants.runtimes.runtime import Tensors
 
 
 class TurnedBack(NamedTuple):

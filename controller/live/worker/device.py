@@ -24,20 +24,12 @@ from modelless.controller.device.messages import LoadInstance, Order
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.live.recordings import open_device
 from modelless.controller.live.worker.batch_replies import TurnedBack
-from modelless.controller.live.worker.device_threads import (
-    Batch,
-    BatchResult,
-    BatchThread,
-    Load,
-    LoadResult,
-    LoadThread,
-    Removal,
-    Tensors,
-)
+from modelless.controller.live.worker.device_threads import BatchResult, BatchThread, JobThread
 from modelless.policies.views import WorkerState
 from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs, warm_up_inputs
 from modelless.profiler.measure.item_shapes import ItemShape, free_sizes
 from modelless.variants.runtimes import LoadedVariant, find_runtime
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
 logger = logging.getLogger(__name__)
@@ -114,7 +106,7 @@ class LocalDevice:
         self._changes: deque[messages.ResidencyChange] = deque(maxlen=_MOST_CHANGES)
         self._wake: asyncio.TimerHandle | None = None
         self._batches = BatchThread(worker_id, cores)
-        self._loads = LoadThread(worker_id, self._load)
+        self._loads = JobThread(worker_id, "modelless-loader")
         self._carry_out: dict[type, Callable[[Any], None]] = {
             messages.StartBatch: self._start_batch,
             messages.TurnBatchBack: self._turn_batch_back,
@@ -249,7 +241,8 @@ class LocalDevice:
             self._handle(messages.BatchEnded(effect.batch_id, busy_s))
             callback(effect.batch_id, busy_s, result)
 
-        self._batches.put(Batch(self._engines[effect.copy_id], inputs, done))
+        engine = self._engines[effect.copy_id]
+        self._batches.put(partial(self._batches.run_batch, engine, inputs), done)
 
     def _turn_batch_back(self, effect: messages.TurnBatchBack) -> None:
         _, callback = self._handed_in.pop(effect.batch_id)
@@ -259,7 +252,7 @@ class LocalDevice:
     def _start_load(self, effect: messages.StartLoad) -> None:
         variant = self._variants[effect.variant_id]
         threads = self._sizes[effect.device_class].threads
-        self._loads.put(Load(variant, threads, partial(self._end_load, effect)))
+        self._loads.put(partial(self._load, variant, threads), partial(self._end_load, effect))
 
     def _load(self, variant: Variant, threads: int) -> LoadedVariant:
         """On the loader's thread."""
@@ -279,7 +272,9 @@ class LocalDevice:
             ),
         )
 
-    def _end_load(self, effect: messages.StartLoad, loaded: LoadResult) -> None:
+    def _end_load(
+        self, effect: messages.StartLoad, _: float, loaded: LoadedVariant | Exception
+    ) -> None:
         if isinstance(loaded, Exception):
             self._handle(messages.LoadFailed(effect.copy_id, str(loaded)))
             return
@@ -296,10 +291,15 @@ class LocalDevice:
             )
 
     def _free(self, effect: messages.Free) -> None:
-        def done(seconds: float) -> None:
+        engine = self._engines.pop(effect.copy_id)
+
+        def done(seconds: float, problem: Exception | None) -> None:
+            if problem is not None:  # of a card that fails, say: all else goes on
+                name = engine.variant.id
+                logger.error("cannot unload %s in %s", name, self.worker_id, exc_info=problem)
             self._handle(messages.FreeEnded(effect.copy_id, seconds))
 
-        self._batches.put(Removal(self._engines.pop(effect.copy_id), done))
+        self._batches.put(engine.unload, done)
 
     def _note_change(self, effect: messages.ResidencyChange) -> None:
         self._changes.append(effect._replace(at_s=time.time()))

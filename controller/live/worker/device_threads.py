@@ -12,17 +12,14 @@ import math
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.variants.runtimes import LoadedVariant
-from modelless.variants.vocabulary import Variant
+from modelless.variants.runtimes.runtime import Tensors
 
 # How busy a device was: by the clock, also while a batch still runs.
 
@@ -65,60 +62,35 @@ class BusyMeter:
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, NDArray[Any]]
 BatchResult = Sequence[Tensors] | Exception
-LoadResult = LoadedVariant | Exception
-_Job = TypeVar("_Job")
+_T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class Batch:
-    """Queries to run together.
-
-    Attributes:
-        done: called on the event loop with the seconds it took and each query's outputs, or what
-            went wrong.
-    """
-
-    loaded: LoadedVariant
-    inputs: Sequence[Tensors]
-    done: Callable[[float, BatchResult], None]
-
-
-@dataclass(slots=True)
-class Removal:
-    """A variant to be freed; ``done`` is called on the event loop with the seconds it took."""
-
-    loaded: LoadedVariant
-    done: Callable[[float], None]
-
-
-@dataclass(slots=True)
-class Load:
-    """A variant to be loaded for so many threads; ``done`` is called on the event loop."""
-
-    variant: Variant
-    threads: int
-    done: Callable[[LoadResult], None]
-
-
-class _JobThread(ABC, Generic[_Job]):
+class JobThread:
     """A thread that does jobs, first come first served, and tells the event loop.
 
-    Attributes:
-        is_alive: it still takes jobs.
+    Args:
+        name: of the worker, for the log.
+        thread_name: for the system.
     """
 
     def __init__(self, name: str, thread_name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[float, Any], None]] | None] = (
+            SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._thread.start()
 
-    def put(self, job: _Job) -> None:
-        """Do it after what was put before."""
-        self._jobs.put(job)
+    def put(self, work: Callable[[], _T], done: Callable[[float, _T | Exception], None]) -> None:
+        """Do the work after what was put before.
+
+        Args:
+            work: runs on the thread.
+            done: called on the event loop with the seconds it took, and its result or its error.
+        """
+        self._jobs.put((work, done))
 
     def close(self) -> None:
         """End after what was put before."""
@@ -126,25 +98,27 @@ class _JobThread(ABC, Generic[_Job]):
 
     @property
     def is_alive(self) -> bool:
+        """Whether it still takes jobs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._do(job)
+            self._do(*job)
 
-    @abstractmethod
-    def _do(self, job: _Job) -> None:
-        """Do one job, on the thread."""
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Call a function on the event loop."""
+    def _do(self, work: Callable[[], Any], done: Callable[[float, Any], None]) -> None:
+        started_s = time.perf_counter()
         try:
-            self._loop.call_soon_threadsafe(function, *arguments)
+            result = work()
+        except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
+            result = error
+        took_s = time.perf_counter() - started_s
+        try:
+            self._loop.call_soon_threadsafe(done, took_s, result)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             logger.debug("the event loop is gone; dropped a result of %s", self._name)
 
 
-class BatchThread(_JobThread[Batch | Removal]):
+class BatchThread(JobThread):
     """Runs batches and frees variants.
 
     Args:
@@ -154,7 +128,7 @@ class BatchThread(_JobThread[Batch | Removal]):
         running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
     """
 
-    def __init__(self, name: str, cores: Collection[int] = ()) -> None:
+    def __init__(self, name: str, cores: Collection[int]) -> None:
         self._cores = frozenset(cores)
         self.busy = BusyMeter(time.monotonic)
         self.running_since_s = math.nan
@@ -166,58 +140,26 @@ class BatchThread(_JobThread[Batch | Removal]):
         if self._thread.native_id is not None and hasattr(os, "sched_setaffinity"):  # Linux
             self._hold(self._thread.native_id, self._cores or os.sched_getaffinity(0))
 
+    def run_batch(self, loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:
+        """Run the queries' inputs as one batch, on the thread; return each query's outputs."""
+        self.busy.start()
+        self.running_since_s = time.monotonic()
+        try:
+            return _run_batch(loaded, inputs)
+        finally:
+            self.running_since_s = math.nan
+            self.busy.stop()
+
     def _run(self) -> None:
         if self._cores:
             self._hold(threading.get_native_id(), self._cores)
         super()._run()
-
-    def _do(self, job: Batch | Removal) -> None:
-        started_s = time.perf_counter()
-        if isinstance(job, Removal):
-            self._free(job.loaded)
-            self._call(job.done, time.perf_counter() - started_s)
-            return
-        self.busy.start()
-        self.running_since_s = time.monotonic()
-        try:
-            result: BatchResult = _run_batch(job.loaded, job.inputs)
-        except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
-            result = error
-        busy_s = time.perf_counter() - started_s
-        self.running_since_s = math.nan
-        self.busy.stop()
-        self._call(job.done, busy_s, result)
 
     def _hold(self, thread_id: int, cores: Collection[int]) -> None:
         try:
             os.sched_setaffinity(thread_id, cores)
         except OSError as error:  # a core went offline, or a container forbids it
             logger.warning("%s is not held to cores %s: %s", self._name, cores, error)
-
-    def _free(self, loaded: LoadedVariant) -> None:
-        try:
-            loaded.unload()
-        except Exception:  # a card that fails here must not end the thread, nor all that is served
-            logger.exception("cannot unload %s in %s", loaded.variant.id, self._name)
-
-
-class LoadThread(_JobThread[Load]):
-    """Loads one variant at a time.
-
-    Args:
-        load: reads a variant, builds its session for so many threads and warms it up.
-    """
-
-    def __init__(self, name: str, load: Callable[[Variant, int], LoadedVariant]) -> None:
-        self._load = load
-        super().__init__(name, "modelless-loader")
-
-    def _do(self, job: Load) -> None:
-        try:
-            result: LoadResult = self._load(job.variant, job.threads)
-        except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
-            result = error
-        self._call(job.done, result)
 
 
 def _run_batch(loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:

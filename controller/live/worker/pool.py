@@ -7,11 +7,10 @@ import logging
 import platform
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from modelless.controller.config import RecordSettings
@@ -25,11 +24,9 @@ from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import NOT_RECORDED, LocalDevice
 from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.runtimes.runtime import Tensors
 
 logger = logging.getLogger(__name__)
-
-Tensors = Mapping[str, NDArray[Any]]
-
 
 FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
