@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -47,23 +48,7 @@ from modelless.controller.live.front.call_stream import CallStream
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.interfaces import Respond
 
-_REASONS = {
-    200: b"OK",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    411: b"Length Required",
-    413: b"Content Too Large",
-    415: b"Unsupported Media Type",
-    422: b"Unprocessable Content",
-    429: b"Too Many Requests",
-    500: b"Internal Server Error",
-    503: b"Service Unavailable",
-    504: b"Gateway Timeout",
-}
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 REQUEST_IDS = RequestIds()
 """Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -477,7 +462,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
 
 def _render_head(reply: Reply, keep_alive: bool) -> bytes:
-    lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b"Status"))]
+    lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS[reply.status])]
     lines += [name + b": " + value for name, value in reply.headers]
     if not keep_alive:
         lines.append(b"connection: close")
