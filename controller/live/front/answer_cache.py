@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,9 +25,8 @@ from modelless.controller.config import CacheSettings
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Scope
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.vocabulary import Variant
-
-Tensors = Mapping[str, NDArray[Any]]
 
 _OVERHEAD_BYTES: Final = 1024
 """What an answer takes beside its tensors."""

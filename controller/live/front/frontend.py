@@ -81,7 +81,7 @@ from modelless.controller.live.front.console.forms import (
 )
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.idempotency import IDEMPOTENCY_KEY, KeptAnswers
-from modelless.controller.live.front.interfaces import Host, Respond, RunBatch, Tensors
+from modelless.controller.live.front.interfaces import Host, Respond, RunBatch
 from modelless.controller.live.front.names import Names
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.front.shadows import Shadows, find_reference, score, shadow_of
@@ -92,6 +92,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.registry.versions import name_of
+from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import check_inputs, has_free_sizes, item_size, round_size
 from modelless.variants.vocabulary import OFFLINE, SLO, Task, Variant
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from numpy.typing import NDArray
-
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.console.pages import VariantRow
+from modelless.variants.runtimes.runtime import Tensors
 
 if TYPE_CHECKING:
     from modelless.controller.live.front.gateway import ControlRequests
 
-Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
 
 

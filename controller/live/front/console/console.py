@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -67,6 +68,7 @@ from modelless.controller.live.front.console.settings import (
     simulation_rows,
 )
 from modelless.controller.live.front.console.streams import Event, EventStreams, event_of
+from modelless.controller.live.front.interfaces import Respond
 from modelless.controller.live.receipt_lookup import look_up_receipt
 from modelless.variants.registry.registry import open_registry
 
@@ -79,8 +81,6 @@ _SHOWN: Final = 12
 _TRAFFIC_S: Final = 60
 _MOST_FOUND: Final = 500
 _SEARCH_S: Final = 60.0
-
-Respond = Callable[[Reply], None]
 
 
 class _Sample(NamedTuple):
@@ -121,8 +121,7 @@ def read_story(home: Path, receipt_id: str, kind: str = "", about: str = "") -> 
     except (InvalidInputError, NotFoundError) as error:
         problem = str(error)
     try:
-        registry = open_registry(home)
-        try:
+        with closing(open_registry(home)) as registry:
             begin = datetime.now(UTC) - timedelta(seconds=_TIMELINE_S)
             kinds = (kind,) if kind else ()
             wanted = Wanted(begin, kinds=kinds, task=about or None, most=_TIMELINE)
@@ -131,8 +130,6 @@ def read_story(home: Path, receipt_id: str, kind: str = "", about: str = "") -> 
                 entries, absent = context_of(registry.store, receipt)
                 arrived = datetime.fromisoformat(receipt["arrived_at"])
                 lines = [*lines, *absent, *entry_lines(entries[-_SHOWN:], arrived)]
-        finally:
-            registry.close()
     except StoreError as error:
         problem = problem or f"The store cannot be read: {error}"
     return Story(timeline[::-1], receipt, lines, problem)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,12 +86,9 @@ class Overview(NamedTuple):
 def read_overview(home: Path) -> Overview:
     """The settings in force and the latest revisions. Blocks."""
     try:
-        registry = open_registry(home)
-        try:
+        with closing(open_registry(home)) as registry:
             base, latest = read_base(registry.store), read_revision(registry.store)
             revisions = read_revisions(registry.store, _MOST_REVISIONS)
-        finally:
-            registry.close()
         document = with_changes(base, latest.changes).model_dump(mode="json")
     except ModellessError as error:
         return Overview((), 0, (), str(error))
