@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from modelless.controller.config import Settings
+from modelless.controller.config import PoolSettings, Settings
 
 REPLICA_CPUS = 0.01
 """What a process of ours asks of Ray's books unless it is told otherwise: cores are shared."""
@@ -95,6 +96,21 @@ def without_room(settings: Settings, gateways: int, nodes: Sequence[Node]) -> di
         if there < want.number:
             found[want.section] = f"{want}: there is room for {there} of {want.number}"
     return found
+
+
+def has_resources(pool: PoolSettings, available: Mapping[str, float]) -> bool:
+    """Whether one worker more finds what the pool's workers ask of Ray, such as a GPU."""
+    return all(available.get(name, 0.0) >= amount for name, amount in pool.resources.items())
+
+
+def available_bytes(root: Path = Path("/")) -> float:
+    """Memory that a new process may take on this machine; infinite where nobody says."""
+    try:
+        text = (root / "proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return float("inf")
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024.0 if found else float("inf")
 
 
 def _take(node: Node, want: _Want, most: int) -> int:

@@ -10,9 +10,8 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import parse_settings
 from modelless.controller.live.cluster.deployed import read_deployed, write_deployed
+from modelless.controller.live.cluster.node_room import available_bytes, has_resources
 from modelless.controller.live.cluster.upgrade import (
-    available_bytes,
-    has_resources,
     settings_to_be,
 )
 
