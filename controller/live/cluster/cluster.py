@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError, NotFoundError
+from modelless.common.files import write_whole
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live.cluster import reaper
@@ -67,6 +68,9 @@ SERVE_PROCESSES = 3
 
 LEFT_OVER_S = 4.0
 """What processes that are killed have to end."""
+
+ANSWER_S = 2.0
+"""The deadline of a health check."""
 
 
 class FirstSignal:
@@ -139,12 +143,18 @@ def began_ticks(process_id: int) -> int:
 
     -1 for one that has ended, and whose parent has not asked how.
     """
+    state, ticks = process_state(process_id)
+    return -1 if state == b"Z" else ticks
+
+
+def process_state(process_id: int) -> tuple[bytes, int]:
+    """The kernel's letter for the process's state, and its ticks; empty and 0 if it has none."""
     try:
         status = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:
-        return 0
+        return b"", 0
     fields = status.rpartition(b")")[2].split()
-    return -1 if fields[0] == b"Z" else int(fields[19])
+    return fields[0], int(fields[19])
 
 
 class Cluster:
@@ -249,7 +259,7 @@ class Cluster:
         """
         end_s = time.monotonic() + most_s
         while time.monotonic() < end_s:
-            if _is_ready(self.operators_url):
+            if answers(self.operators_url, "ready"):
                 return True
             time.sleep(0.05)
         if self._lacking:
@@ -322,9 +332,7 @@ class Cluster:
         ticks = began_ticks(os.getpid())
         operators_url = self.operators_url if self._operators_port else ""
         state = UpState(os.getpid(), self.url, self._began_at, ticks, awaits, operators_url)
-        temporary = self._run / "up.json.new"
-        temporary.write_text(json.dumps(asdict(state)))
-        temporary.replace(self._run / "up.json")
+        write_whole(self._run / "up.json", json.dumps(asdict(state)).encode(), mode=0o644)
 
     def _start_ray(self, sockets: Path, short: Path) -> None:
         launcher = files = None
@@ -493,9 +501,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _is_ready(url: str) -> bool:
+def answers(url: str, health: str) -> bool:
+    """Whether the cluster there says within ``ANSWER_S`` that it is ``live`` or ``ready``."""
     try:
-        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2.0) as reply:  # noqa: S310
+        asked = f"{url}/v2/health/{health}"
+        with urllib.request.urlopen(asked, timeout=ANSWER_S) as reply:  # noqa: S310
             return bool(reply.status == 200)
     except (OSError, HTTPException):
         return False

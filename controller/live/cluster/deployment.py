@@ -71,11 +71,6 @@ def begin_serve(host: str, port: int) -> None:
     started.result()
 
 
-def begin_control(home: Path, settings: Settings) -> None:
-    """Have a control loop started, if there is none; ``start_control`` waits for it."""
-    _new_control(home, settings)
-
-
 def start_control(home: Path, settings: Settings) -> None:
     """Have a control loop of this release with these settings; another one is replaced.
 
@@ -87,7 +82,7 @@ def start_control(home: Path, settings: Settings) -> None:
     problem: Exception | None = None
     release = release_of(settings)
     for _ in range(_TRIES):
-        handle = _new_control(home, settings)
+        handle = begin_control(home, settings)
         try:
             if ray.get(handle.is_for.remote(home, settings, release), timeout=PATIENCE_S):
                 return
@@ -105,8 +100,8 @@ def start_control(home: Path, settings: Settings) -> None:
     )
 
 
-def _new_control(home: Path, settings: Settings) -> Any:
-    """The control loop that is there, else a new one."""
+def begin_control(home: Path, settings: Settings) -> Any:
+    """The control loop that is there, else a new one; ``start_control`` waits for it."""
     return (
         ray.remote(ControlLoop)
         .options(

@@ -15,22 +15,24 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from http.client import HTTPException
 from pathlib import Path
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.common.files import write_whole
-from modelless.controller.live.cluster.cluster import began_ticks, end_left_over, read_state
+from modelless.controller.live.cluster.cluster import (
+    answers,
+    began_ticks,
+    end_left_over,
+    process_state,
+    read_state,
+)
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 
 LOOK_S, SEARCH_S = 0.5, 2.0
-ANSWER_S = 2.0
-"""The deadline of a health check through the clients' port."""
 STOPPED_S = 1.0
 """A process that stands still (SIGSTOP) for so long is killed, and replaced as if it had died."""
 SILENT_S = 30.0
@@ -287,14 +289,14 @@ class Supervisor:
         since_s = {
             process_id: self._stopped_at_s.get(process_id, now_s)
             for process_id in (self._pid, *found)
-            if _stands_still(process_id)
+            if process_state(process_id)[0] == b"T"
         }
         self._stopped_at_s = since_s
         state = read_state(self._home)
         if state is not None and state.pid != self._pid:
             state = None
         # What stands still may be what would answer: it is looked at again, without waiting.
-        if state is not None and not since_s and _answers(state.operators_url or state.url):
+        if state is not None and not since_s and answers(state.operators_url or state.url, "live"):
             self._answered_at_s = time.monotonic()
             self._is_ready = self._has_been_ready = True
         # While the child starts, or takes all down itself because it cannot, parts come and go.
@@ -357,27 +359,11 @@ def _is_alive(process_id: int, ticks: int) -> bool:
     return began_ticks(process_id) == ticks > 0
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/v2/health/live", timeout=ANSWER_S) as reply:  # noqa: S310
-            return bool(reply.status == 200)
-    except (OSError, HTTPException):
-        return False
-
-
 def _command(process_id: int) -> str:
     try:
         return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _stands_still(process_id: int) -> bool:
-    try:
-        status = Path(f"/proc/{process_id}/stat").read_bytes()
-    except OSError:
-        return False
-    return status.rpartition(b")")[2].split()[0] == b"T"
 
 
 def _signal(process_ids: Iterable[int], number: signal.Signals) -> None:
