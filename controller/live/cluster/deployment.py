@@ -30,7 +30,7 @@ from modelless.controller.live.cluster.serve_app import (
     pool_app,
     pool_app_name,
 )
-from modelless.controller.live.cluster.start_failures import FAILED, told_by_replicas
+from modelless.controller.live.cluster.start_failures import FAILED, start_error
 from modelless.controller.live.control.control_link import CONTROL_NAME, NAMESPACE
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.ray_metrics import RayMetrics
@@ -142,11 +142,10 @@ def await_app(name: str, what: str) -> None:
     Raises:
         EnvironmentUnfitError: they do not start.
     """
-    with told_by_replicas(name, what):
-        while (status := serve.status().applications[name].status) != "RUNNING":
-            if status in FAILED:
-                raise RuntimeError(f"{name} is {status}")
-            time.sleep(0.1)
+    while (application := serve.status().applications[name]).status != "RUNNING":
+        if application.status in FAILED:
+            raise start_error(what, application.deployments)
+        time.sleep(0.1)
 
 
 def deploy_pool(

@@ -7,8 +7,7 @@ status message, as the traceback of a traceback.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,27 +24,19 @@ _FRAME = '  File "'
 _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 
 
-@contextmanager
-def told_by_replicas(app: str, what: str) -> Iterator[None]:
-    """Run what deploys ``app`` and waits for it, and tell its failure by the cause.
+def start_error(
+    what: str, deployments: Mapping[str, DeploymentStatusOverview]
+) -> EnvironmentUnfitError:
+    """Return the error that says why an application of these deployments did not start.
 
-    Raises:
-        EnvironmentUnfitError: its replicas do not start, and why.
+    Args:
+        what: its processes, for people.
     """
-    from ray import serve
-
-    try:
-        yield
-    except RuntimeError as error:  # Serve's word for an application that failed
-        application = serve.status().applications.get(app)
-        cause = cause_of(application.deployments) if application is not None else ""
-        if not cause:
-            raise
-        raise EnvironmentUnfitError(
-            f"{what} did not start: {cause}. The whole of it is in "
-            f"{_logs()}/serve/controller_*.log, on the node of Serve's controller. Mend that, "
-            "then 'modelless up' once more"
-        ) from error
+    return EnvironmentUnfitError(
+        f"{what} did not start: {cause_of(deployments) or 'Ray Serve does not say why'}. The whole "
+        f"of it is in {_logs()}/serve/controller_*.log, on the node of Serve's controller. Mend "
+        "that, then 'modelless up' once more"
+    )
 
 
 def _logs() -> str:
