@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,6 @@ class DriftNotes:
         if fresh:
             self._writing = asyncio.get_running_loop().create_task(self._write(fresh))
 
-    async def finish(self) -> None:
-        """Wait until nothing is being written."""
-        if self._writing is not None:
-            await self._writing
-
     async def _write(self, drifts: Sequence[Drift]) -> None:
         try:
             await asyncio.to_thread(self._record, drifts)
@@ -71,13 +67,9 @@ def predictions_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
     merged = merge_coverage(coverage for report in reports for coverage in report.coverage)
     return [
         {
-            "device_class": row.device_class,
-            "outcomes": row.outcomes,
-            "within_p50_percent": _rounded(row.within_p50_percent),
-            "within_p90_percent": _rounded(row.within_p90_percent),
-            "within_p99_percent": _rounded(row.within_p99_percent),
-            "median_error_percent": _rounded(row.median_error_percent),
-            "ignored": row.ignored,
+            name: round(figure, 2) if isinstance(figure, float) else figure
+            for name, figure in asdict(row).items()
+            if name != "weight"
         }
         for row in merged
     ]
@@ -94,7 +86,3 @@ def drifts_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
         }
         for placement, factor in sorted(factors.items())
     ]
-
-
-def _rounded(percent: float | None) -> float | None:
-    return None if percent is None else round(percent, 2)

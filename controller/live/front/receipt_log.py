@@ -111,14 +111,8 @@ class ReceiptLog:
         told = {id(receipt) for receipt in chosen}
         rest = [receipt for receipt in fresh if id(receipt) not in told]
         self._unwritten = (self._unwritten + rest)[-LAST_KEPT:]
-        self._writing = asyncio.get_running_loop().create_task(
-            self._write_aside(chosen, weigh(fresh, chosen))
-        )
-
-    async def finish(self) -> None:
-        """Wait until nothing is being written."""
-        if self._writing is not None:
-            await self._writing
+        writing = asyncio.to_thread(self._write, chosen, weigh(fresh, chosen))
+        self._writing = asyncio.get_running_loop().create_task(writing)
 
     def close(self, receipts: RecentReceipts) -> None:
         """Write the last receipts, also those that were not in the sample."""
@@ -128,9 +122,6 @@ class ReceiptLog:
         weights = [0.0] * len(self._unwritten) + [1.0] * len(fresh)  # others stand for the former
         self._write((self._unwritten + fresh)[-LAST_KEPT:], weights[-LAST_KEPT:])
         self._unwritten = []
-
-    async def _write_aside(self, receipts: Sequence[Receipt], weights: Sequence[float]) -> None:
-        await asyncio.to_thread(self._write, receipts, weights)
 
     def _write(self, receipts: Sequence[Receipt], weights: Sequence[float]) -> None:
         now_s = time.monotonic()

@@ -167,7 +167,7 @@ def test_a_log_writes_a_sample_and_at_the_end_the_rest(tmp_path: Path) -> None:
     async def serve() -> None:
         log = ReceiptLog(tmp_path, "gw", HistorySettings(receipts_per_s=1000))
         log.log_new(world.dispatcher.receipts)
-        await log.finish()
+        await log._writing
         world.ask(latency_ms=0.001)
         log.close(world.dispatcher.receipts)
 

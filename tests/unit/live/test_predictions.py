@@ -68,7 +68,7 @@ def test_what_drifted_is_noted_once_and_shown(home: Path) -> None:
         loop = ControlLoop(home, Settings(), lambda effect: None)
         for _ in range(3):
             await loop.exchange(report("a", drifts=(DRIFT,)))
-            await loop._drift_notes.finish()
+            await loop._drift_notes._writing
         return loop
 
     status = asyncio.run(talk()).status()
@@ -95,7 +95,7 @@ def test_a_card_is_noted_under_the_fingerprint_of_cards(
     async def talk() -> None:
         notes = DriftNotes(home, known.fingerprints)
         notes.add([DRIFT, DRIFT._replace(placement=on_card)])
-        await notes.finish()
+        await notes._writing
 
     asyncio.run(talk())
     with closing(open_registry(home)) as registry:
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_costs_the_note_and_nothing_else(
         notes = DriftNotes(home / "gone" / "store", {"cpu-1": "here"})
         for _ in range(2):
             notes.add([DRIFT])
-            await notes.finish()
+            await notes._writing
 
     (home / "gone").write_text("a file where a folder should be")
     asyncio.run(talk())
