@@ -194,11 +194,13 @@ class Console:
         if page == "why":
             return self._why(asked, respond)
         if page == "policies":
-            return self._show_settings(respond, headers, done=asked.get("done", "")[:20])
+            done = asked.get("done", "")[:20]
+            show = partial(_render_settings, self._home, token_of(headers))
+            return self._make(partial(show, done=done if done.isdigit() else ""), respond)
         if page == "try":
             return self._try(asked, token_of(headers), respond)
         if page in FOLLOWED:
-            return self._make(self._page(page), respond)
+            return self._make(partial(render_followed, page, self._found()), respond)
         if page == "stream" and (shown := asked.get("page", "")) in FOLLOWED:
             first = () if shown else [event_of("series", self.series())]
             respond(self.streams.open(shown, owner, first))
@@ -208,10 +210,6 @@ class Console:
             raise NotFoundError(f"the console has no page {page!r:.80}")
         respond(asset)
         return None
-
-    def _page(self, page: str) -> Callable[[], Reply]:
-        """Collect what a page shows now that a stream follows; returns what renders it."""
-        return partial(render_followed, page, self._found())
 
     def _follow(self, page: str, send: Callable[[Iterable[Event]], None]) -> None:
         """Have the parts of a page rendered for its stream."""
@@ -248,7 +246,7 @@ class Console:
         outcomes = status.get("outcomes", {})
         names = ("served_by_variant", "tasks", "tenants")
         self._counted.append((at_s, tuple(status.get(name, {}) for name in names)))
-        queries = [row for name, row in status.get("statistics", {}).get("queries", {}).items()]
+        queries = status.get("statistics", {}).get("queries", {}).values()
         self._samples.append(
             _Sample(
                 round(at_s, 1),
@@ -341,13 +339,6 @@ class Console:
             respond(page)
 
         self._working = asyncio.get_running_loop().create_task(go_on())
-
-    def _show_settings(self, respond: Respond, headers: Headers, *, done: str = "") -> int:
-        token = token_of(headers)
-        return self._make(
-            partial(_render_settings, self._home, token, done=done if done.isdigit() else ""),
-            respond,
-        )
 
     def _why(self, asked: Mapping[str, str], respond: Respond) -> int | None:
         home, recent = self._home, list(self._recent())

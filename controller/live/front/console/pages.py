@@ -173,7 +173,7 @@ def tiles(
         minute.update({name: round(row.get(name, 0)) for name in _OUTCOMES})
     served = status.get("served_by_variant", {})
     usd_per_hour = status.get("usd_per_hour")
-    energy_wh = sum(row.get("energy_wh", 0.0) for row in _by_task(status).values())
+    energy_wh = sum(row.get("energy_wh", 0.0) for row in status.get("tasks", {}).values())
     return [
         (f"{rate:.1f}", "Queries a second", f"{waiting} wait"),
         (
@@ -215,7 +215,7 @@ def now_tables(
              "served", "late", "refused", "USD", "Wh"],
             [
                 _task_row(name, row, status, accuracies_percent, lately)
-                for name, row in sorted(_by_task(status).items())
+                for name, row in sorted(status.get("tasks", {}).items())
             ],
             "Queries a second and those in time: of the last minute. The others count since the "
             "start; accuracy and latency are means. USD is the price of the time that devices were "
@@ -288,11 +288,6 @@ def _mean_accuracy(served: Mapping[str, int], accuracies_percent: Mapping[str, f
     known = {name: count for name, count in served.items() if name in accuracies_percent}
     right = sum(count * accuracies_percent[name] for name, count in known.items())
     return _ratio(right, sum(known.values()), 2)
-
-
-def _by_task(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-    found: Mapping[str, Mapping[str, float]] = status.get("tasks", {})
-    return found
 
 
 def _task_row(
