@@ -42,6 +42,13 @@ POOL_HEAD = "PoolHead"
 DRAIN_S = 5.0
 _SURGE_PERCENT = 1
 """In a rolling update one replica more than usual: Serve rounds up."""
+_WATCHED = {
+    "health_check_period_s": 1,
+    "health_check_timeout_s": 10,
+    "graceful_shutdown_timeout_s": DRAIN_S + 5.0,
+    "graceful_shutdown_wait_loop_s": 0.5,
+}
+"""How Serve looks after a replica, and lets it end."""
 
 
 def pool_app_name(device_class: str) -> str:
@@ -191,10 +198,7 @@ def gateway_app(
         num_replicas=count,
         max_surge_percent=_SURGE_PERCENT if surge else 0,
         max_ongoing_requests=settings.limits.max_connections,
-        health_check_period_s=1,
-        health_check_timeout_s=10,
-        graceful_shutdown_timeout_s=DRAIN_S + 5.0,
-        graceful_shutdown_wait_loop_s=0.5,
+        **_WATCHED,
         ray_actor_options={"num_cpus": REPLICA_CPUS, **label_options(settings.gateways.labels)},
     ).bind(
         str(home),
@@ -218,10 +222,7 @@ def pool_app(
         num_replicas=max(pool.workers if count is None else count, 1),
         max_surge_percent=_SURGE_PERCENT if surge else 0,
         max_ongoing_requests=16,
-        health_check_period_s=1,
-        health_check_timeout_s=10,
-        graceful_shutdown_timeout_s=DRAIN_S + 5.0,
-        graceful_shutdown_wait_loop_s=0.5,
+        **_WATCHED,
         request_router_config={"request_router_class": PinnedRouter},
         ray_actor_options={"num_cpus": REPLICA_CPUS, **pool.actor_options()},
     ).bind(str(home), settings.model_dump(mode="json"), pool.device_class, _new_rollout())

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
 from modelless.controller.config import HttpSettings, Settings, changed_by, parse_settings
-from modelless.controller.live.cluster.cluster import UpState, read_state
+from modelless.controller.live.cluster.cluster import OnStage, UpState, read_state
 from modelless.controller.live.cluster.deployed import (
     AUTH_MODE,
     Deployed,
@@ -75,9 +75,6 @@ def settings_to_be(running: Mapping[str, Any], asked: Settings | None) -> Settin
 
 
 _ANEW = "What else takes a new start: 'modelless down', then 'modelless up'."
-
-
-OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
