@@ -139,11 +139,9 @@ def _is_sampled(traceparent: str) -> bool:
 
 
 def _parent(traceparent: str) -> Context:
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    _, trace_id, span_id, flags = traceparent.split("-")
-    context = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
-    return set_span_in_context(NonRecordingSpan(context))
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent})
 
 
 def _attributes(receipt: Receipt, gateway_id: str) -> dict[str, str | int | float]:
