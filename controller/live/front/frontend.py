@@ -127,28 +127,27 @@ class _Read(NamedTuple):
     is_reusable: bool
 
 
-class _Room:
-    """Memory that one request takes of a budget besides its body."""
+class _ReadAside:
+    """A request that is read in the other thread.
+
+    Attributes:
+        query_id: of the query that it becomes; 0 until then.
+    """
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self._taken_bytes = 0
+        self.query_id = 0
 
     def take(self, size_bytes: int) -> None:
+        """Set memory of the budget aside, besides the body's."""
         self._budget.take(size_bytes)
         self._taken_bytes += size_bytes
 
     def give_back(self) -> None:
+        """Give back what was set aside."""
         self._budget.give(self._taken_bytes)
         self._taken_bytes = 0
-
-
-@dataclass(slots=True)
-class _ReadAside:
-    """A request that is read in the other thread: its memory, and the query that it becomes."""
-
-    room: _Room
-    query_id: int = 0
 
 
 def _read_query(
@@ -302,7 +301,7 @@ class V2Frontend:
             host.variant_rows,
             lambda: list(self._catalog.tasks),
             lambda body: self._quote([], body, None, with_each=True),
-            lambda read, go_on, respond: self._set_aside(read, go_on, respond, _Room(self.budget)),
+            self._set_aside,
             self._recent,
         )
 
@@ -410,7 +409,7 @@ class V2Frontend:
             aside = self._read_aside.pop(number, None)
             if aside is None or not aside.query_id:  # its memory is still in use
                 return
-            aside.room.give_back()
+            aside.give_back()
             number = aside.query_id
             if number < 0:  # it was decompressed, and is read now
                 self.on_abandoned(number)
@@ -481,28 +480,28 @@ class V2Frontend:
         if is_small:
             read = _read_query(parse, render, said, scope, cached_for, most)
             return self._enter(found, said, scope, arrival_s, key, respond, read)
-        room = _Room(self.budget)
+        aside = _ReadAside(self.budget)
         return self._set_aside(
-            partial(_read_query, parse, render, said, scope, cached_for, most, room.take),
+            partial(_read_query, parse, render, said, scope, cached_for, most, aside.take),
             partial(self._enter, found, said, scope, arrival_s, key),
             respond,
-            room,
+            aside,
         )
 
     def _infer_call(self, call: Call, key: Key | None, respond: Respond) -> int:
         said = read_headers(call.headers)
         if call.is_compressed:
-            room = _Room(self.budget)
+            aside = _ReadAside(self.budget)
             encoding = message_encoding(call.headers)
             decode = partial(
-                decode_body, call.message, encoding, self.limits.max_body_bytes, room.take
+                decode_body, call.message, encoding, self.limits.max_body_bytes, aside.take
             )
 
             def go_on(respond: Respond, plain: memoryview) -> int:
                 call_in_plain = call._replace(message=plain, is_compressed=False)
                 return self._infer_call(call_in_plain, key, respond)
 
-            return self._set_aside(decode, go_on, respond, room)
+            return self._set_aside(decode, go_on, respond, aside)
         message = InferMessage(call.message)
         found = Route(Endpoint.INFER, message.model_name, message.model_version)
         scope = self.names.find_served(found, key)
@@ -524,7 +523,7 @@ class V2Frontend:
 
         read = partial(parse_feedback, body, self.limits)
         if len(body) > self.limits.small_json_bytes:
-            return self._set_aside(read, count, respond, _Room(self.budget))
+            return self._set_aside(read, count, respond)
         count(respond, read())
         return None
 
@@ -533,7 +532,7 @@ class V2Frontend:
         read: Callable[[], _T],
         go_on: Callable[[Respond, _T], int],
         respond: Respond,
-        room: _Room,
+        memory: _ReadAside | None = None,
     ) -> int:
         """Read a request in the other thread; returns a number for ``on_abandoned``.
 
@@ -541,22 +540,22 @@ class V2Frontend:
             read: reads it, in the thread.
             go_on: answers what was read, now or later; returns the query's id.
             respond: takes the answer.
-            room: given back with the answer, or when the client goes away.
+            memory: what ``read`` takes: given back with the answer, or when the client goes away.
         """
+        aside = memory or _ReadAside(self.budget)
 
         def answer(reply: Reply) -> None:
             self._read_aside.pop(number, None)
-            room.give_back()
+            aside.give_back()
             respond(reply)
 
         def done(result: _T | Exception) -> None:
-            found = self._read_aside.get(number)
-            if found is None:  # the client went away
-                room.give_back()
+            if number not in self._read_aside:  # the client went away
+                aside.give_back()
                 return
             try:
                 if not isinstance(result, Exception):
-                    found.query_id = go_on(answer, result)
+                    aside.query_id = go_on(answer, result)
                     return
             except Exception as error:  # noqa: BLE001  (it is answered)
                 result = error
@@ -566,7 +565,7 @@ class V2Frontend:
             result.__traceback__ = None  # its frames hold the body, and they each other
 
         number = self._aside.begin(read, done)
-        self._read_aside[number] = _ReadAside(room)
+        self._read_aside[number] = aside
         return number
 
     def _enter(
