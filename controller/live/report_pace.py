@@ -49,7 +49,5 @@ class Pace:
             try:
                 if await called():
                     self.hurry()
-            except asyncio.CancelledError:
-                raise
             except Exception:  # noqa: BLE001  (it reports in its own time without a control loop)
                 await asyncio.sleep(_AGAIN_S)

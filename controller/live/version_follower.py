@@ -53,8 +53,6 @@ class VersionFollower:
                     self._on_service(service)  # first: what was taken back must not wait for this
                 await self._learn(service)
                 self._token = service.token
-            except asyncio.CancelledError:
-                raise
             except ModellessError as error:
                 logger.warning("new versions wait: %s", error)
                 await asyncio.sleep(_AGAIN_S)

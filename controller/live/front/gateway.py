@@ -118,8 +118,6 @@ def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
         threads: number of cores for each device.
         devices: number of devices.
     """
-    if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return frozenset()
     cores = sorted(os.sched_getaffinity(0))
     if not 0 <= rank < devices or devices * threads > len(cores):
         return frozenset()
@@ -417,8 +415,6 @@ class Gateway:
                 self._obey(orders)
                 self._successor.on_orders(orders)
                 silent = False
-            except asyncio.CancelledError:
-                raise
             except Exception as error:  # serving goes on without a control loop
                 self._successor.on_failure(error)
                 if not silent:

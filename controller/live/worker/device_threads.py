@@ -137,7 +137,7 @@ class BatchThread(JobThread):
     def keep_to(self, cores: Collection[int]) -> None:
         """Run on these CPU cores from now on; empty for wherever the system puts it."""
         self._cores = frozenset(cores)
-        if self._thread.native_id is not None and hasattr(os, "sched_setaffinity"):  # Linux
+        if self._thread.native_id is not None:
             self._hold(self._thread.native_id, self._cores or os.sched_getaffinity(0))
 
     def run_batch(self, loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:

@@ -244,8 +244,6 @@ class PoolWorker:
                     orders.effects, self._device.in_use, self._knowledge.catalog.versions
                 )
                 self._successor.on_orders(orders)
-            except asyncio.CancelledError:
-                raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 self._successor.on_failure(error)
                 logger.warning("the control loop did not answer: %s", error)
