@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
@@ -444,6 +444,13 @@ def _start_reaper(run: Path, ray_folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+def send_signal(process_ids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each of the processes that is still there."""
+    for process_id in process_ids:
+        with suppress(ProcessLookupError):
+            os.kill(process_id, number)
+
+
 def end_left_over(
     home: Path, most_s: float, sleep: Callable[[float], object] = time.sleep
 ) -> list[int]:
@@ -454,9 +461,7 @@ def end_left_over(
     """
     end_s = time.monotonic() + most_s
     while (left := cluster_members(home / "run")) and time.monotonic() < end_s:
-        for process_id in left:
-            with suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
+        send_signal(left, signal.SIGKILL)
         sleep(0.05)
     return left
 
@@ -477,15 +482,12 @@ def take_down(
         most_s = 60.0  # to leave a cluster that goes on takes longer, and must not be cut short
     end_s = time.monotonic() + most_s
     state = read_state(home)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+    send_signal([pid], signal.SIGTERM)
     while began_ticks(pid) > 0 and time.monotonic() < end_s - LEFT_OVER_S:
         sleep(0.05)
     if is_own:
-        for process_id in {pid, state.pid if state is not None else pid}:
-            if began_ticks(process_id) > 0:
-                with suppress(ProcessLookupError):
-                    os.kill(process_id, signal.SIGKILL)
+        known = {pid, state.pid if state is not None else pid}
+        send_signal((each for each in known if began_ticks(each) > 0), signal.SIGKILL)
         end_left_over(home, max(end_s - time.monotonic(), 1.0), sleep)
         (home / "run" / "up.json").unlink(missing_ok=True)
     left = [process_id for process_id in (pid, *cluster_members(home / "run"))

@@ -28,6 +28,7 @@ from modelless.controller.live.cluster.cluster import (
     end_left_over,
     process_state,
     read_state,
+    send_signal,
 )
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
@@ -197,7 +198,7 @@ class Supervisor:
             verdict, why = decide(seen, self._note.rebuilt_at_s)
             if verdict is Verdict.KILL_STOPPED:
                 self._tell(why)
-                _signal(stopped, signal.SIGKILL)
+                send_signal(stopped, signal.SIGKILL)
             elif verdict is Verdict.REBUILD:
                 self._tell(f"{why}: starting everything anew")
                 times = [*self._note.rebuilt_at_s, time.time()]
@@ -252,8 +253,8 @@ class Supervisor:
     def _kill(self, members: Iterable[int] = ()) -> None:
         """Kill all of the cluster, its known ``members`` at once: none may take more queries."""
         if self._is_child_alive():
-            _signal([self._pid], signal.SIGKILL)  # first: it would start another HAProxy
-        _signal(members, signal.SIGKILL)
+            send_signal([self._pid], signal.SIGKILL)  # first: it would start another HAProxy
+        send_signal(members, signal.SIGKILL)
         while self._is_child_alive():
             time.sleep(0.05)
         # Where another process has the home, the child was refused, and nothing is left of it.
@@ -264,7 +265,7 @@ class Supervisor:
         """Have the child take everything down; kill what is left after ``STOP_S``."""
         self._ports.close()
         if self._is_child_alive():
-            _signal([self._pid], signal.SIGTERM)
+            send_signal([self._pid], signal.SIGTERM)
         end_s = time.monotonic() + STOP_S
         while time.monotonic() < end_s and self._is_child_alive():
             time.sleep(0.05)
@@ -364,9 +365,3 @@ def _command(process_id: int) -> str:
         return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _signal(process_ids: Iterable[int], number: signal.Signals) -> None:
-    for process_id in process_ids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process_id, number)
