@@ -31,19 +31,9 @@ from modelless.controller.live.settings_revisions import (
 )
 from modelless.policies.discovery import POLICIES, find_policy
 from modelless.policies.policy_settings import settings_of
-from modelless.policies.seams import (
-    EvictionPolicy,
-    Forecaster,
-    PlacementPolicy,
-    ScalingPolicy,
-    SelectionPolicy,
-)
+from modelless.policies.systems import SEAMS
 from modelless.variants.registry.registry import open_registry
 
-_SEAMS: Final[Mapping[str, type]] = {
-    "selection": SelectionPolicy, "scaling": ScalingPolicy, "placement": PlacementPolicy,
-    "eviction": EvictionPolicy, "forecast": Forecaster,
-}  # fmt: skip
 KEYS: Final = (
     *(f"policies.{name}" for name in PolicySettings.model_fields),
     *("cache.scopes", "cache.max_bytes", "feedback.shadow_share", "limits.default_latency_ms"),
@@ -221,7 +211,7 @@ def _field(key: str, document: Mapping[str, Any]) -> Field:
     told = inner.model_fields[name or section]  # type: ignore[union-attr]
     meaning = told.description or inspect.getdoc(told.annotation) or ""
     text = value if isinstance(value, str) else json.dumps(_without_nulls(value))
-    seam = _SEAMS.get(name) if section == "policies" else None
+    seam = SEAMS.get(name) if section == "policies" else None
     if seam is None:
         return Field(key, text, meaning)
     policy: type = find_policy(seam, value if isinstance(value, str) else value["policy"])
