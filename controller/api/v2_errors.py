@@ -65,6 +65,7 @@ class Words:
 
 
 invalid: Final = InvalidInputError.of
+"""The error of a malformed request, in the house's form."""
 
 
 def member(parent: str, key: str) -> str:
