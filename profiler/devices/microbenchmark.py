@@ -24,7 +24,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.noise import HostNoise, NoiseGauge, NoiseLimits, spread_of
+from modelless.profiler.measure.noise import HostNoise, NoiseGauge, spread_of
 from modelless.variants.vocabulary import DeviceClass, Engine
 
 _OPSET, _IR_VERSION = 17, 8
@@ -292,10 +292,9 @@ def measure_rates(
                 continue  # the engine has no such operator
     durations = sample_in_turn(runs, environment.clock)
     spread = {probe.name: spread_of(found) for probe, found in durations.items()}
-    limits = NoiseLimits()
     noise = environment.gauge.since(
         started_s, device.threads, median(spread.values()) if spread else 0.0
-    ).level(limits)
+    ).level
     run_s, operator_s = _overheads(durations)
     version = facts.engines.get(engine.value)
     return DeviceRates(

@@ -19,10 +19,10 @@ from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import (
+    MOST_SPREAD,
     PROBE_ATTEMPTS,
     PROBE_RUNS,
     Noise,
-    NoiseLimits,
     await_quiet,
 )
 from modelless.profiler.measure.records import Records
@@ -169,7 +169,6 @@ class CampaignSettings:
             placements with something left to measure; what one does not use goes to the next ones,
             and each is measured at its smallest batch size even beyond its share. With a strategy,
             the points that it chooses first get the time until none is left.
-        noise_limits: limits beyond which a measurement is not trusted.
         accept_noise: whether to begin at once, without waiting a moment for a quiet machine.
             Measurements on a noisy one show its wider latencies, and are marked as not trusted.
         widest: relative width of the median's interval beyond which a measurement is not trusted.
@@ -180,7 +179,6 @@ class CampaignSettings:
     effort: MeasurementEffort = field(default_factory=MeasurementEffort)
     latency_cap_s: float = 1.0
     budget_s: float | None = None
-    noise_limits: NoiseLimits = field(default_factory=NoiseLimits)
     accept_noise: bool = False
     widest: float = 0.25
     again: bool = False
@@ -286,12 +284,12 @@ class _Campaign:
     def run(self, strategy: MeasurementStrategy | None) -> CampaignResult:
         self._tell(EventKind.PLANNED)
         waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
-        settings, gauge = self._settings, self._environment.gauge
-        if waiting and not settings.accept_noise:
+        gauge = self._environment.gauge
+        if waiting and not self._settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
-            noise = await_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
-            if noise.level(settings.noise_limits) > 1.0:
-                self._tell(EventKind.NOISY, message=noise.explain(settings.noise_limits))
+            noise = await_quiet(lambda: gauge.probe(threads, PROBE_RUNS))
+            if noise.level > 1.0:
+                self._tell(EventKind.NOISY, message=noise.explain())
         if strategy is None:
             self._measure_all(waiting)
         else:
@@ -407,7 +405,7 @@ class _Campaign:
         for _ in range(PROBE_ATTEMPTS):
             probe = self._environment.gauge.probe(threads, _PROBE_RUNS_PER_PLACEMENT)
             spread = min(spread, probe.spread)
-            if spread <= self._settings.noise_limits.spread:
+            if spread <= MOST_SPREAD:
                 break
         return spread
 
@@ -438,8 +436,7 @@ class _Campaign:
         memory_bytes: int,
         load_s: float,
     ) -> None:
-        settings, kind = self._settings, job.device.kind
-        level = noise.level(settings.noise_limits)
+        kind = job.device.kind
         measurement = Measurement(
             variant_id=job.variant.id,
             device_class=job.device.name,
@@ -455,8 +452,8 @@ class _Campaign:
             throughput_per_s=batch / timing.mean_s,
             memory_bytes=memory_bytes,
             load_s=load_s,
-            trusted=level <= 1.0 and timing.relative_width <= settings.widest,
-            noise=level,
+            trusted=noise.level <= 1.0 and timing.relative_width <= self._settings.widest,
+            noise=noise.level,
             measured_at=self._environment.now(),
             fingerprint=self._facts.fingerprint_of(kind),
             shape=job.shape,

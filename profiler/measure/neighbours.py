@@ -23,7 +23,12 @@ from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, streami
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment, load_job
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, await_quiet
+from modelless.profiler.measure.noise import (
+    MOST_STEAL,
+    PROBE_ATTEMPTS,
+    PROBE_RUNS,
+    await_quiet,
+)
 from modelless.profiler.measure.timing import MeasurementEffort, Timing, measure_point
 from modelless.variants.runtimes.runtime import LoadedVariant
 from modelless.variants.vocabulary import Placement
@@ -80,8 +85,6 @@ def run_pairs(
     representatives: Sequence[Representative],
     facts: DeviceFacts,
     *,
-    effort: MeasurementEffort = PAIR_EFFORT,
-    limits: NoiseLimits | None = None,
     accept_noise: bool = False,
     environment: MeasuringEnvironment | None = None,
     beside: NeighbourRunner | None = None,
@@ -95,8 +98,6 @@ def run_pairs(
     Args:
         representatives: see ``choose_representatives``.
         facts: facts of this host.
-        effort: effort for each of the two measurements of a pair.
-        limits: limits of the noise; the campaign's defaults if None.
         accept_noise: whether not to wait a moment for a quiet machine before each run. Those on a
             noisy one are marked as not trusted.
         environment: clocks, engines and noise; the real ones if None.
@@ -106,7 +107,6 @@ def run_pairs(
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
     environment, beside = environment or MeasuringEnvironment(), beside or neighbour_process
-    limits = limits or NoiseLimits()
     for own in representatives:
         others = [other for other in representatives if other.job.device == own.job.device]
         threads = own.job.device.threads
@@ -116,12 +116,12 @@ def run_pairs(
                 spread = 0.0
                 if not accept_noise:
                     probe = partial(environment.gauge.probe, threads, PROBE_RUNS)
-                    spread = await_quiet(probe, limits).spread
+                    spread = await_quiet(probe).spread
                 begun_s = environment.clock()
-                alone = measure_point(loaded, own.job.inputs(1), effort, environment.clock)
-                quiet = environment.gauge.since(begun_s, threads, spread).level(limits) <= 1.0
+                alone = measure_point(loaded, own.job.inputs(1), PAIR_EFFORT, environment.clock)
+                quiet = environment.gauge.since(begun_s, threads, spread).level <= 1.0
                 with beside(other.job):
-                    together, given = _measure_beside(loaded, own.job, effort, limits, environment)
+                    together, given = _measure_beside(loaded, own.job, environment)
                 yield PairRun(
                     placement=own.job.placement,
                     kind=own.kind,
@@ -139,11 +139,7 @@ def run_pairs(
 
 
 def _measure_beside(
-    loaded: LoadedVariant,
-    job: MeasurementJob,
-    effort: MeasurementEffort,
-    limits: NoiseLimits,
-    environment: MeasuringEnvironment,
+    loaded: LoadedVariant, job: MeasurementJob, environment: MeasuringEnvironment
 ) -> tuple[Timing, bool]:
     """Returns a timing beside the neighbour, and whether this machine had the time to itself.
 
@@ -151,8 +147,8 @@ def _measure_beside(
     """
     for _ in range(PROBE_ATTEMPTS):
         begun_s = environment.clock()
-        timing = measure_point(loaded, job.inputs(1), effort, environment.clock)
-        given = environment.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
+        timing = measure_point(loaded, job.inputs(1), PAIR_EFFORT, environment.clock)
+        given = environment.gauge.since(begun_s, job.device.threads, 0.0).steal <= MOST_STEAL
         if given:
             break
     return timing, given

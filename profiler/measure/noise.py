@@ -26,9 +26,13 @@ PROBE_LOOPS = 40_000  # about 1 to 3 ms of pure Python: no BLAS threads, no memo
 PROBE_ATTEMPTS = 3
 
 
+MOST_SPREAD, MOST_STEAL, MOST_CONTENTION = 0.30, 0.05, 0.25
+"""The noise up to which a measurement is trusted; see ``Noise``."""
+
+
 @dataclass(frozen=True, slots=True)
-class NoiseLimits:
-    """The noise up to which a measurement is trusted.
+class Noise:
+    """Measured noise; 0 where the host cannot tell.
 
     Attributes:
         spread: p90 over p10 of the fixed computation, less 1.
@@ -36,34 +40,24 @@ class NoiseLimits:
         contention: share of the wanted cores' time that other processes take.
     """
 
-    spread: float = 0.30
-    steal: float = 0.05
-    contention: float = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Measured noise, in the shares of ``NoiseLimits``; 0 where the host cannot tell."""
-
     spread: float = 0.0
     steal: float = 0.0
     contention: float = 0.0
 
-    def level(self, limits: NoiseLimits) -> float:
-        """Returns the worst sign as a multiple of its limit; up to 1 a measurement is trusted."""
+    @property
+    def level(self) -> float:
+        """The worst sign as a multiple of its limit; up to 1 a measurement is trusted."""
         return max(
-            self.spread / limits.spread,
-            self.steal / limits.steal,
-            self.contention / limits.contention,
+            self.spread / MOST_SPREAD, self.steal / MOST_STEAL, self.contention / MOST_CONTENTION
         )
 
-    def explain(self, limits: NoiseLimits) -> str:
+    def explain(self) -> str:
         """Returns one line for a person."""
         return (
-            f"a fixed computation varies by {self.spread:.0%} (limit {limits.spread:.0%}), "
+            f"a fixed computation varies by {self.spread:.0%} (limit {MOST_SPREAD:.0%}), "
             f"other processes take {self.contention:.0%} of the wanted cores "
-            f"(limit {limits.contention:.0%}), "
-            f"other machines {self.steal:.1%} of the time (limit {limits.steal:.0%})"
+            f"(limit {MOST_CONTENTION:.0%}), "
+            f"other machines {self.steal:.1%} of the time (limit {MOST_STEAL:.0%})"
         )
 
 
@@ -148,11 +142,11 @@ def fixed_work() -> None:
         total += number & 7
 
 
-def await_quiet(probe_once: Callable[[], Noise], limits: NoiseLimits) -> Noise:
+def await_quiet(probe_once: Callable[[], Noise]) -> Noise:
     """Probe until it is quiet, at most ``PROBE_ATTEMPTS`` times, and return the last noise."""
     noise = probe_once()
     for _ in range(PROBE_ATTEMPTS - 1):
-        if noise.level(limits) <= 1.0:
+        if noise.level <= 1.0:
             break
         noise = probe_once()
     return noise

@@ -14,7 +14,6 @@ from modelless.profiler.measure.noise import (
     CpuCounters,
     HostNoise,
     Noise,
-    NoiseLimits,
     await_quiet,
     noise_between,
     parse_stat,
@@ -22,7 +21,6 @@ from modelless.profiler.measure.noise import (
     spread_of,
 )
 
-LIMITS = NoiseLimits()
 STAT = """cpu  400 0 100 9000 10 0 5 50 0 0
 cpu0 300 10 50 4000 10 2 3 40 0 0
 cpu1 100 0 50 5000 0 0 0 10 0 0
@@ -59,13 +57,13 @@ def test_a_neighbour_leaves_a_single_thread_its_core_but_not_two() -> None:
 def test_two_neighbours_contend_with_a_single_thread() -> None:
     noise = noise_between(counters(0, 0, 0), counters(1, 2.0, 0.5), threads=1)
     assert noise.contention == pytest.approx(0.5)
-    assert noise.level(LIMITS) == pytest.approx(2.0)
+    assert noise.level == pytest.approx(2.0)
 
 
 def test_stolen_time_is_a_share_of_all_cores() -> None:
     noise = noise_between(counters(0, 0, 0), counters(1, 1, 1, steal_s=0.2), threads=1)
     assert noise.steal == pytest.approx(0.1)
-    assert noise.level(LIMITS) > 1.0
+    assert noise.level > 1.0
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=0, max_size=50))
@@ -88,7 +86,7 @@ def test_the_probe_sees_work_that_varies() -> None:
 
 def test_noise_that_stays_is_waited_for_three_times() -> None:
     probes = iter([Noise(spread=0.9, contention=0.5)] * 3)
-    message = await_quiet(lambda: next(probes), LIMITS).explain(LIMITS)
+    message = await_quiet(lambda: next(probes)).explain()
     assert "varies by 90% (limit 30%)" in message
     assert "50% of the wanted cores" in message
     assert next(probes, None) is None
@@ -96,7 +94,7 @@ def test_noise_that_stays_is_waited_for_three_times() -> None:
 
 def test_noise_that_passes_is_waited_for() -> None:
     probes = iter([Noise(steal=0.5), Noise()])
-    assert await_quiet(lambda: next(probes), LIMITS) == Noise()
+    assert await_quiet(lambda: next(probes)) == Noise()
 
 
 def test_the_gauge_joins_short_windows() -> None:
