@@ -65,7 +65,7 @@ class ProgressEvent:
         done, total: number of ended points and of all points.
         eta_s: expected time for the rest, seconds; None while it is unknown.
         placement, batch: the point; None for PLANNED and NOISY.
-        measurement, timing: the result, for MEASURED.
+        measurement: the result, for MEASURED.
         reason: the reason, for SKIPPED.
         message: the error, for FAILED; what disturbs, for NOISY.
     """
@@ -77,7 +77,6 @@ class ProgressEvent:
     placement: Placement | None = None
     batch: int | None = None
     measurement: Measurement | None = None
-    timing: Timing | None = None
     reason: SkipReason | None = None
     message: str = ""
 
@@ -462,7 +461,7 @@ class _Campaign:
         self._records.add(measurement)
         self._measured.append(measurement)
         self._end(batch, measured=True)
-        self._tell(EventKind.MEASURED, job, batch, measurement=measurement, timing=timing)
+        self._tell(EventKind.MEASURED, job, batch, measurement=measurement)
 
     def _skip(self, job: MeasurementJob, batch: int, reason: SkipReason) -> None:
         self._skipped[job.placement, batch] = reason

@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +25,9 @@ from modelless.variants.runtimes.runtime import LoadedVariant, Tensors
 
 FloatArray = NDArray[np.float64]
 
+_CONFIDENCE = 0.95
+"""The confidence of the median's interval."""
+
 _TAIL_START = 0.5
 """The quantile from which the tail is extrapolated when samples are few."""
 
@@ -34,19 +36,19 @@ _TAIL_CAP = 2.0
 
 
 @lru_cache(maxsize=4096)
-def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int] | None:
+def median_ranks(count: int) -> tuple[int, int] | None:
     """Returns the ranks (1-based, low and high) of the samples that enclose the median.
 
     The number of samples below the median is Binomial(count, 1/2) whatever the distribution, so the
     interval [x_(low), x_(high)], high = count + 1 - low, covers it with probability 1 - 2
-    P(Binomial <= low - 1). ``low`` is the largest rank that keeps ``confidence``.
+    P(Binomial <= low - 1). ``low`` is the largest rank that keeps 95 %.
 
     Returns:
-        None where even the extremes do not keep ``confidence`` (fewer than 6 samples at 95 %).
+        None where even the extremes do not keep 95 % (fewer than 6 samples).
     """
     if count < 1:
         return None
-    allowed = int((1.0 - confidence) / 2.0 * 2.0**53) * (1 << count) >> 53
+    allowed = int((1.0 - _CONFIDENCE) / 2.0 * 2.0**53) * (1 << count) >> 53
     term, tail, low = 1, 0, 0
     while 2 * low < count:
         tail += term  # term = C(count, low): exact in integers
@@ -57,12 +59,12 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int] | None
     return (low, count + 1 - low) if low >= 1 else None
 
 
-def median_interval(ordered: FloatArray, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the confidence interval of the median from samples in ascending order.
+def median_interval(ordered: FloatArray) -> tuple[float, float]:
+    """Returns the 95 % interval of the median from samples in ascending order.
 
     Where ``median_ranks`` is None it is the extremes, with less confidence.
     """
-    low, high = median_ranks(len(ordered), confidence) or (1, len(ordered))
+    low, high = median_ranks(len(ordered)) or (1, len(ordered))
     return float(ordered[low - 1]), float(ordered[high - 1])
 
 
@@ -105,11 +107,11 @@ def relative_width(low: float, median: float, high: float) -> float:
     return max(high - median, median - low) / median if median > 0.0 else math.inf
 
 
-def is_median_known(ordered: FloatArray, width: float, confidence: float) -> bool:
+def is_median_known(ordered: FloatArray, width: float) -> bool:
     """Returns whether the median's interval reaches at most ``width`` to either side."""
-    if median_ranks(len(ordered), confidence) is None:
+    if median_ranks(len(ordered)) is None:
         return False
-    low, high = median_interval(ordered, confidence)
+    low, high = median_interval(ordered)
     return relative_width(low, median_of(ordered), high) <= width
 
 
@@ -130,6 +132,7 @@ def as_ordered(latencies_s: list[float]) -> FloatArray:
 FEWEST_REPEATS = 3
 """The runs timed even after the time limit; fewer do not give a median."""
 
+_WARM_UP_RUNS = 2
 _CHECK_GROWTH = 1.2
 """The growth of the sample between two checks of the interval.
 
@@ -144,30 +147,24 @@ class MeasurementEffort:
     Attributes:
         relative_width: how far the median's confidence interval may reach to either side, as a
             share of the median.
-        confidence: confidence of that interval.
         min_repeats: least timed runs: 6 give a 95 % interval, 9 a p90 without extrapolation.
         tail_repeats, min_time_s: for p90 and p99, continue for that many runs or that long,
             whichever comes first.
         max_repeats, max_time_s: stop there in any case; the time includes warming up.
-        warm_up_runs, warm_up_s: least runs and time before timing, but at most a quarter of
-            ``max_time_s`` once one has run.
+        warm_up_s: least time before timing, but at most a quarter of ``max_time_s``.
     """
 
     relative_width: float = 0.05
-    confidence: float = 0.95
     min_repeats: int = 9
     tail_repeats: int = 300
     max_repeats: int = 5000
     min_time_s: float = 0.25
     max_time_s: float = 2.0
-    warm_up_runs: int = 2
     warm_up_s: float = 0.01
 
     def __post_init__(self) -> None:
         if not 0.0 < self.relative_width < 1.0:
             raise InvalidInputError.of("effort.relative_width", self.relative_width, "0 to 1")
-        if not 0.0 < self.confidence < 1.0:
-            raise InvalidInputError.of("effort.confidence", self.confidence, "0 to 1")
         if not FEWEST_REPEATS <= self.min_repeats <= self.max_repeats:
             raise InvalidInputError.of(
                 "effort.min_repeats", self.min_repeats, f"{FEWEST_REPEATS} to max_repeats"
@@ -176,24 +173,15 @@ class MeasurementEffort:
             raise InvalidInputError.of("effort.max_time_s", self.max_time_s, "more than 0")
 
 
-class StopReason(StrEnum):
-    """The reason for which the measurement of a point ended."""
-
-    CONFIDENT = "confident"
-    TIME_LIMIT = "time-limit"
-    REPEAT_LIMIT = "repeat-limit"
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The latency of one batch from ``repeats`` timed runs; seconds for the whole batch.
 
     Attributes:
         p50_s: the median.
-        low_s, high_s: the median's confidence interval; the extremes if runs are too few for one.
         p90_s, p99_s: estimates that err upwards when runs are few (see ``conservative_quantile``).
-        total_s: time spent, warming up included.
-        confident: whether the interval is as narrow as the effort demands.
+        relative_width: how far the median's interval reaches, as a share of the median; that of the
+            extremes if runs are too few for an interval, and inf if they are too few for a median.
     """
 
     repeats: int
@@ -201,23 +189,10 @@ class Timing:
     p90_s: float
     p99_s: float
     mean_s: float
-    low_s: float
-    high_s: float
-    total_s: float
-    confident: bool
-    stopped: StopReason
-
-    @property
-    def relative_width(self) -> float:
-        """How far the interval reaches from the median, as a share of it; inf if there is none."""
-        if self.repeats < FEWEST_REPEATS:
-            return math.inf
-        return relative_width(self.low_s, self.p50_s, self.high_s)
+    relative_width: float
 
 
-def summarise(
-    latencies_s: list[float], effort: MeasurementEffort, *, total_s: float, stopped: StopReason
-) -> Timing:
+def summarise(latencies_s: list[float]) -> Timing:
     """Returns the figures of one point from its timed runs.
 
     Raises:
@@ -229,21 +204,17 @@ def summarise(
     median = median_of(ordered)
     if not median > 0.0:
         raise EnvironmentUnfitError(
-            f"the clock cannot see a run: {count} runs took {total_s:.3g} s together, "
+            f"the clock cannot see a run: {count} runs took {ordered.sum():.3g} s together, "
             "yet half of them 0 s each; measure a larger batch"
         )
-    low, high = median_interval(ordered, effort.confidence)
+    low, high = median_interval(ordered)
     return Timing(
         repeats=count,
         p50_s=median,
         p90_s=max(median, conservative_quantile(ordered, 0.90)),
         p99_s=max(median, conservative_quantile(ordered, 0.99)),
         mean_s=float(ordered.mean()),
-        low_s=low,
-        high_s=high,
-        total_s=total_s,
-        confident=is_median_known(ordered, effort.relative_width, effort.confidence),
-        stopped=stopped,
+        relative_width=relative_width(low, median, high) if count >= FEWEST_REPEATS else math.inf,
     )
 
 
@@ -265,19 +236,14 @@ def measure_point(
         latencies_s.append(now_s - before_s)
         count, spent_s = len(latencies_s), now_s - started_s
         if count >= next_look and (count >= effort.tail_repeats or spent_s >= effort.min_time_s):
-            ordered = as_ordered(latencies_s)
-            if is_median_known(ordered, effort.relative_width, effort.confidence):
-                stopped = StopReason.CONFIDENT
+            if is_median_known(as_ordered(latencies_s), effort.relative_width):
                 break
             next_look = int(count * _CHECK_GROWTH) + 1
-        if count >= effort.max_repeats:
-            stopped = StopReason.REPEAT_LIMIT
-            break
         # No run starts that would end after the limit.
-        if count >= FEWEST_REPEATS and spent_s + latencies_s[-1] > effort.max_time_s:
-            stopped = StopReason.TIME_LIMIT
+        is_too_late = spent_s + latencies_s[-1] > effort.max_time_s
+        if count >= effort.max_repeats or (count >= FEWEST_REPEATS and is_too_late):
             break
-    return summarise(latencies_s, effort, total_s=clock() - started_s, stopped=stopped)
+    return summarise(latencies_s)
 
 
 def _warm_up(
@@ -288,7 +254,7 @@ def _warm_up(
     started_s: float,
 ) -> None:
     runs = 0
-    while runs < effort.warm_up_runs or clock() - started_s < effort.warm_up_s:
+    while runs < _WARM_UP_RUNS or clock() - started_s < effort.warm_up_s:
         loaded.infer(inputs)
         runs += 1
         if clock() - started_s >= effort.max_time_s / 4.0:

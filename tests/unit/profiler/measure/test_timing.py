@@ -15,7 +15,6 @@ from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.profiler.measure.timing import (
     FEWEST_REPEATS,
     MeasurementEffort,
-    StopReason,
     measure_point,
     summarise,
 )
@@ -31,9 +30,8 @@ def measured(make: Any, stream: Iterator[float], effort: MeasurementEffort) -> t
 
 def test_steady_latencies_stop_as_soon_as_the_tail_has_its_time(make: Any) -> None:
     timing, loaded = measured(make, repeat(0.010), MeasurementEffort(min_time_s=0.15))
-    assert timing.stopped is StopReason.CONFIDENT
-    assert timing.confident
-    assert timing.total_s == pytest.approx(0.15, abs=0.021)
+    assert sum(loaded.runs) * 0.010 / 2 == pytest.approx(0.15, abs=0.021)
+    assert timing.relative_width <= 0.05
     assert timing.repeats == len(loaded.runs) - 2  # two were for warming up
     assert timing.p50_s == pytest.approx(0.010)
     assert timing.mean_s == pytest.approx(0.010)
@@ -42,7 +40,6 @@ def test_steady_latencies_stop_as_soon_as_the_tail_has_its_time(make: Any) -> No
 def test_quick_runs_stop_at_the_repeats_the_tail_needs(make: Any) -> None:
     timing, _ = measured(make, repeat(1e-5), MeasurementEffort(tail_repeats=300))
     assert timing.repeats == 300
-    assert timing.stopped is StopReason.CONFIDENT
 
 
 def test_warming_up_is_not_counted(make: Any) -> None:
@@ -51,20 +48,16 @@ def test_warming_up_is_not_counted(make: Any) -> None:
     assert timing.p99_s == pytest.approx(0.010)
 
 
-def test_slow_runs_end_at_the_time_limit_and_say_so(make: Any) -> None:
+def test_slow_runs_end_at_the_time_limit(make: Any) -> None:
     timing, _ = measured(make, repeat(0.9), MeasurementEffort(max_time_s=2.0))
     assert timing.repeats == FEWEST_REPEATS
-    assert timing.stopped is StopReason.TIME_LIMIT
-    assert not timing.confident
-    assert (timing.low_s, timing.high_s) == (0.9, 0.9) or timing.relative_width < 1e-9
+    assert timing.relative_width < 1e-9
 
 
 def test_latencies_that_never_settle_end_at_the_repeat_limit_and_say_so(make: Any) -> None:
     effort = MeasurementEffort(max_repeats=100, max_time_s=1000.0)
     timing, _ = measured(make, cycle((0.010, 0.020)), effort)
     assert timing.repeats == 100
-    assert timing.stopped is StopReason.REPEAT_LIMIT
-    assert not timing.confident
     assert timing.relative_width > 0.05
 
 
@@ -91,9 +84,8 @@ def test_a_confident_median_is_within_its_stated_width(make: Any) -> None:
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=120))
 def test_figures_are_in_order(samples: list[float]) -> None:
-    timing = summarise(samples, MeasurementEffort(), total_s=1.0, stopped=StopReason.TIME_LIMIT)
-    assert timing.low_s <= timing.p50_s <= timing.p90_s <= timing.p99_s
-    assert timing.p50_s <= timing.high_s
+    timing = summarise(samples)
+    assert timing.p50_s <= timing.p90_s <= timing.p99_s
     assert min(samples) <= timing.mean_s * (1 + 1e-9)
 
 
@@ -106,7 +98,6 @@ def test_a_clock_too_coarse_is_named(make: Any) -> None:
     "settings",
     [
         {"relative_width": 0.0},
-        {"confidence": 1.0},
         {"min_repeats": 2},
         {"min_repeats": 50, "max_repeats": 40},
         {"max_time_s": 0.0},
