@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.host import read_facts
@@ -96,7 +95,7 @@ def run(
     # A few runs say little of a tail: take the median as it is.
     rows = [replace(row, trusted=True) for row in kept.rows]
     model = ServingCostModel(rows)
-    blind = ServingCostModel(rows, ResidualSettings(absurd_ratio=1.0))  # ignores whatever it sees
+    blind = ServingCostModel(rows, learns=False)
     loaded = [load_job(job) for job in jobs]
     rng = np.random.default_rng(1)
     print("busy   outcomes      profiled      learned    hindsight   within p90   within p99")

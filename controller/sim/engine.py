@@ -55,7 +55,6 @@ from modelless.policies.seams import (
     SelectionPolicy,
 )
 from modelless.policies.views import Pool, QueryView
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.variants.estimates import Load
@@ -117,8 +116,8 @@ class Engine:
                 fleet.device_classes,
                 ServingCostModel(
                     fleet.measurements,
-                    ResidualSettings(learns=world.learn_online),
                     sizes=SizeModel(fleet.sized),
+                    learns=world.learn_online,
                 ),
                 limits.max_batch,
             ),

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.placement_facts import describe_placements
 from modelless.profiler.cost_model.serving_model import PlacementFigures, ServingCostModel
 from modelless.profiler.cost_model.size_model import SizeModel
@@ -46,7 +45,7 @@ class CostInputs:
 
     Attributes:
         measurements, pair_runs, predicted: see ``ServingCostModel``.
-        learns: see ``ResidualSettings``.
+        learns: see ``Corrections``.
         sized: measurements at all sizes, see ``SizeModel``.
     """
 
@@ -65,10 +64,10 @@ class CostInputs:
         """Returns a new model that has observed nothing yet."""
         return ServingCostModel(
             self.measurements,
-            ResidualSettings(learns=self.learns),
             self.pair_runs,
             self.predicted,
             SizeModel(self.sized),
+            learns=self.learns,
         )
 
 
@@ -91,7 +90,7 @@ def cost_inputs_of(
         facts: facts of this host.
         measured: see ``read_measurements``.
         unmeasured: whether to predict placements of which nothing was measured, too.
-        learns: see ``ResidualSettings``.
+        learns: see ``Corrections``.
 
     Raises:
         StoreError: the store cannot be read.

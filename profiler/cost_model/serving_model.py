@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.online.corrections import Corrections
 from modelless.profiler.cost_model.online.coverage import Coverage
-from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.online.shift_detector import LEAST_DEVIATION
 from modelless.profiler.cost_model.slowdowns import PairRun, fit_slowdowns, streaming_rates
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Estimates, Load
@@ -133,20 +133,21 @@ class ServingCostModel:
     Args:
         measurements: measurements of one machine; see ``Records.current``. Of several for one
             placement and batch size, a trusted one is used before one that is not, then the newest.
-        residuals: settings of the corrections.
         pair_runs: pair runs of the same machine; they give the slowdown by busy neighbours before
             any is observed.
         predicted: figures of points that were not measured; a measurement is used before them.
         sizes: latencies by the size of items; None where all items are alike.
+        learns: see ``Corrections``.
     """
 
     def __init__(
         self,
         measurements: Iterable[Measurement],
-        residuals: ResidualSettings | None = None,
         pair_runs: Iterable[PairRun] = (),
         predicted: Iterable[PlacementFigures] = (),
         sizes: SizeModel | None = None,
+        *,
+        learns: bool = True,
     ) -> None:
         measured = best_points(measurements)
         points = _with_predicted(measured, predicted)
@@ -168,9 +169,7 @@ class ServingCostModel:
         contention = [self.slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
-        settings = residuals or ResidualSettings()
-        self._least_drift_log = settings.shift.least_deviation
-        self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
+        self._corrections = Corrections([*groups, 0], [*contention, 0.0], learns=learns)
         self._unknown_count = 0  # observations of unknown placements
         self._known_factors: tuple[_Sequence, int, float, FloatArray] | None = None
         self._tables: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
@@ -216,7 +215,7 @@ class ServingCostModel:
         return tuple(
             Drift(self._placements[row], factor, mark.alarms, mark.at_s)
             for row, mark in corrections.shifted.items()
-            if abs(math.log(factor := corrections.factor(row))) >= self._least_drift_log
+            if abs(math.log(factor := corrections.factor(row))) >= LEAST_DEVIATION
         )
 
     def estimate(

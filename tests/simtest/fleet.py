@@ -8,7 +8,6 @@ from functools import cache
 from types import SimpleNamespace
 
 from modelless.policies.views import VariantFacts
-from modelless.profiler.cost_model.online.residuals import ResidualSettings
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import (
@@ -82,7 +81,7 @@ def make_model(*, learns: bool) -> ServingCostModel:
         for each in [Placement(f"{name}@{version}", of) for of in CLASSES]
         for n in range(1, MAX_BATCH + 1)
     ]
-    return ServingCostModel((), ResidualSettings(learns=learns), predicted=figures)
+    return ServingCostModel((), predicted=figures, learns=learns)
 
 
 MODEL = make_model(learns=False)

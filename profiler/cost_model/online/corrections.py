@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 from modelless.profiler.cost_model.online.coverage import CoverageCounter
 from modelless.profiler.cost_model.online.residuals import Residuals
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.online.shift_detector import ShiftDetector
 from modelless.profiler.cost_model.online.tails import Tails
 
+HALF_LIFE_S = 4.0
+"""A placement without outcomes for so long is half as far from its profile."""
+_CURVE_HALF_LIFE_S = 3600.0
+"""The same for the contention curve of a device class."""
+ABSURD_RATIO = 50.0
+"""Outcomes that take so many times longer or shorter than the measured median are ignored: a
+stopped process, a clock that jumped, a wrong unit."""
+_ABSURD_LOG = math.log(ABSURD_RATIO)
 _FRESH_S = 2.0
 """A row is trusted for so long after an outcome."""
 _HELD_S, _HELD_OUTCOMES = 15.0, 30
@@ -34,11 +41,9 @@ class Recency:
 
     Args:
         count: number of rows.
-        half_life_s: seconds without an outcome after which a row is trusted half as much.
     """
 
-    def __init__(self, count: int, half_life_s: float) -> None:
-        self._half_life_s = half_life_s
+    def __init__(self, count: int) -> None:
         self._seen, self._seen_s = make_column(count)
         self._seen_s += math.inf  # no outcome yet
         self._held, self._held_until = make_column(count)  # by ``outcomes``
@@ -56,7 +61,7 @@ class Recency:
             return 1.0
         rest_s = at_s - self._seen[row] - _FRESH_S
         self._seen[row] = at_s
-        return 0.5 ** (rest_s / self._half_life_s) if rest_s > 0.0 else 1.0
+        return 0.5 ** (rest_s / HALF_LIFE_S) if rest_s > 0.0 else 1.0
 
     def confirm(self, row: int, *, is_confirmed: bool) -> None:
         """Note whether the last outcome of the row confirmed what was no longer trusted."""
@@ -66,7 +71,7 @@ class Recency:
         """Returns the trusted share of what was learned of each row, shape (rows,)."""
         with np.errstate(over="ignore"):  # between times that no clock has
             age_s = at_s - self._seen_s
-        half_lives = np.maximum(age_s - _FRESH_S, 0.0) / self._half_life_s
+        half_lives = np.maximum(age_s - _FRESH_S, 0.0) / HALF_LIFE_S
         is_held = (self._held_until > 0.0) & (age_s < _HELD_S)
         half_lives[is_held | (self._held_until > self.outcomes)] = 0.0
         return np.exp2(-half_lives)
@@ -96,8 +101,9 @@ class Corrections:
 
     Args:
         groups: index of each row's group (a device class).
-        settings: how corrections learn.
         contention: see ``Residuals``.
+        learns: if False, every prediction stays as profiled and outcomes are only counted, so that
+            the value of learning can be measured.
 
     Attributes:
         version: increases with each observation that was learned.
@@ -105,19 +111,13 @@ class Corrections:
         shifted: rows that have shifted, even if they have come back since.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[int],
-        settings: ResidualSettings,
-        contention: Sequence[float] | None = None,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, groups: Sequence[int], contention: Sequence[float], *, learns: bool) -> None:
         self._groups = list(groups)
-        self._residuals = Residuals(groups, settings, contention)
-        self._tails = Tails(groups, settings.class_weight)
-        self._detector = ShiftDetector(len(groups), settings.shift)
-        self._absurd_log = math.log(settings.absurd_ratio)
-        self._recency = Recency(len(groups), settings.half_life_s)
+        self._learns = learns
+        self._residuals = Residuals(groups, contention)
+        self._tails = Tails(groups)
+        self._detector = ShiftDetector(len(groups))
+        self._recency = Recency(len(groups))
         self._renewed_s = -math.inf  # no time known yet
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
@@ -157,7 +157,7 @@ class Corrections:
         """
         p50_s, p90_s, p99_s = measured_s
         ratio = latency_s / p50_s
-        if not 0.0 < ratio < math.inf or abs(ratio_log := math.log(ratio)) > self._absurd_log:
+        if not 0.0 < ratio < math.inf or abs(ratio_log := math.log(ratio)) > _ABSURD_LOG:
             self.counters[self._groups[row]].ignored += 1
             return False
         if abs(at_s - self._renewed_s) >= _RENEW_EVERY_S:
@@ -167,7 +167,7 @@ class Corrections:
         slowed, error, given = self._compare(row, ratio_log, busy_neighbours, spread)
         relative = abs(math.exp(given[0] - error) - 1.0)
         self.counters[self._groups[row]].count(error, given, relative)
-        if not self._settings.learns:
+        if not self._learns:
             return False
         trust = self._recency.record_outcome(row, at_s)
         is_confirmed = False
@@ -218,7 +218,7 @@ class Corrections:
         passed_s = at_s - self._renewed_s
         self._renewed_s = at_s
         if 0.0 < passed_s < math.inf:
-            half_lives = min(passed_s / self._settings.curve_half_life_s, 1.0)
+            half_lives = min(passed_s / _CURVE_HALF_LIFE_S, 1.0)
             self._residuals.fade_curves(0.5**half_lives)
         shares = self._recency.shares(at_s)
         self._residuals.trust(shares)

@@ -26,7 +26,7 @@ class Coverage:
             outcomes.
         median_error_percent: median of |predicted p50 / observed - 1| over the last 500 outcomes,
             per cent; None without outcomes.
-        ignored: number of implausible outcomes so far (``ResidualSettings.absurd_ratio``), which
+        ignored: number of implausible outcomes so far (``corrections.ABSURD_RATIO``), which
             count nowhere else. Where they are many, the profile is wrong.
     """
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.online.columns import FloatArray, make_column
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 
 KNOTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The busy neighbours at which the slope of the contention curve may change.
@@ -91,9 +90,21 @@ class ContentionCurve:
 
 IntArray = NDArray[np.intp]
 
+_RATE = 0.1
+"""The weight of a new log ratio; the first few weigh more (1/n)."""
+_CLIP = 0.5
+"""The most that a log ratio may deviate; more counts as this."""
+_MOST_LOG = math.log(10.0)
+"""The bound of the log of a placement's factor, to either side."""
+_MOST_NEIGHBOUR_LOG = math.log(3.0)
+"""The upper bound of the log of the factor for one busy neighbour."""
+_OWN_WEIGHT = 2.0
+"""The outcomes of a placement that weigh as much as its class."""
+CLASS_WEIGHT = 2.0
+"""The placements that weigh as much, for their class, as the profile itself."""
 _MOST_NEIGHBOURS = 64.0
-_REMEMBERED = 20.0
-"""The number of outcomes, as a multiple of the mean's memory, beyond which more do not count."""
+_MOST_OUTCOMES = 20.0 / _RATE
+"""The number of outcomes beyond which more do not count: 20 times the mean's memory."""
 _AFTER_SHIFT = 2.0
 """The weight in outcomes of a placement's residual after a shift."""
 _OWN_LOAD_SHARE = 0.25
@@ -112,25 +123,13 @@ class Residuals:
 
     Args:
         groups: index of each row's group.
-        settings: how residuals learn.
-        contention: log of each row's slowdown by one busy neighbour, known beforehand; None for
-            nothing.
+        contention: log of each row's slowdown by one busy neighbour, known beforehand.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[int],
-        settings: ResidualSettings,
-        contention: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, groups: Sequence[int], contention: Sequence[float]) -> None:
         count, group_count = len(groups), max(groups, default=-1) + 1
-        self._settings = settings
         self._groups = list(groups)
         self._group_of_row = np.asarray(self._groups, dtype=np.intp)
-        self._rate = settings.rate
-        self._most_outcomes = _REMEMBERED / settings.rate
-        self._most_log = math.log(settings.most)
-        self._most_neighbour_log = math.log(settings.most_per_neighbour)
         self._mean, self._means = make_column(count)
         self._outcomes, self._outcome_counts = make_column(count)
         self._weighted = [0.0] * group_count
@@ -139,18 +138,17 @@ class Residuals:
         self._own, self._owns = make_column(count)
         self._shared, self._shares = make_column(count)
         self._shares += 1.0
-        known = list(contention or [0.0] * count)
         priors = [0.0] * group_count
         for group in set(self._groups):
-            members = [known[row] for row, its in enumerate(self._groups) if its == group]
+            members = [contention[row] for row, its in enumerate(self._groups) if its == group]
             priors[group] = sum(members) / len(members)
-        bound = self._most_neighbour_log
+        bound = _MOST_NEIGHBOUR_LOG
         self._curves = [ContentionCurve(prior, bound) for prior in priors]
         at_one = _saturation(1.0)
         self._load_prior, self._load_priors = make_column(count)
         self._load_priors[:] = [
             min(max((log - priors[group]) / at_one, -bound), bound)
-            for log, group in zip(known, self._groups, strict=True)
+            for log, group in zip(contention, self._groups, strict=True)
         ]
         self._own_load, self._own_loads = make_column(count)  # from the prior on
         self._trust, self._trusts = make_column(count)
@@ -177,7 +175,7 @@ class Residuals:
             return 0.0
         own = self._load_prior[row] + self._trust[row] * self._own_load[row]
         log = self._curves[self._groups[row]].at(load) + _saturation(load) * own
-        return min(max(log, 0.0), self._most_log)
+        return min(max(log, 0.0), _MOST_LOG)
 
     def locations(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
         """Returns ``location`` of many rows, shape (n,)."""
@@ -192,7 +190,7 @@ class Residuals:
                 rows
             )
             slowed += _saturation(load) * own
-            np.clip(slowed, 0.0, self._most_log, out=slowed)
+            np.clip(slowed, 0.0, _MOST_LOG, out=slowed)
             logs += slowed
         return logs
 
@@ -205,29 +203,28 @@ class Residuals:
             contention_log: ``contention(row, load)``.
             load: number of busy neighbours.
         """
-        settings, group = self._settings, self._groups[row]
+        group = self._groups[row]
         load = _bounded(load)
         outcomes = self._outcomes[row]
         mean = self._mean[row] if outcomes else self._group_mean(group)
         error = ratio_log - contention_log - mean
-        if not -settings.clip < error < settings.clip:
-            error = math.copysign(settings.clip, error)
+        if not -_CLIP < error < _CLIP:
+            error = math.copysign(_CLIP, error)
         if load:
             share = _saturation(load)
             error /= 1.0 + _OWN_LOAD_SHARE * share * share + energy_of(load)
-            step = self._rate * error
+            step = _RATE * error
             self._curves[group].learn(load, step)
-            limit, prior = self._most_neighbour_log, self._load_prior[row]
+            limit, prior = _MOST_NEIGHBOUR_LOG, self._load_prior[row]
             own = prior + self._own_load[row] + _OWN_LOAD_SHARE * step * share
             self._own_load[row] = max(-limit, min(limit, own)) - prior
         outcomes += 1.0
         rate = 1.0 / outcomes
-        mean += (rate if rate > self._rate else self._rate) * error
-        bound = self._most_log
-        if not -bound < mean < bound:
-            mean = math.copysign(bound, mean)
-        if outcomes > self._most_outcomes:
-            outcomes = self._most_outcomes
+        mean += (rate if rate > _RATE else _RATE) * error
+        if not -_MOST_LOG < mean < _MOST_LOG:
+            mean = math.copysign(_MOST_LOG, mean)
+        if outcomes > _MOST_OUTCOMES:
+            outcomes = _MOST_OUTCOMES
         self._store(row, mean, outcomes)
 
     def forget(self, row: int) -> None:
@@ -242,7 +239,7 @@ class Residuals:
     def trust(self, share: FloatArray) -> None:
         """Trust only a share of what was learned of each row, shape (rows,)."""
         self._trusts[:] = share
-        weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
+        weights = self._outcome_counts / (self._outcome_counts + _OWN_WEIGHT)
         self._shares[:] = 1.0 - weights
         weights *= share
         self._owns[:] = weights * self._means
@@ -258,14 +255,14 @@ class Residuals:
     def _store(self, row: int, mean: float, outcomes: float) -> None:
         """Store and trust a row's mean and outcomes, also for its group and ``locations``."""
         group = self._groups[row]
-        weight = outcomes / (outcomes + self._settings.own_weight)
+        weight = outcomes / (outcomes + _OWN_WEIGHT)
         self._weighted[group] += weight * mean - self._own[row]
         self._weight[group] += weight - self._trust[row] * (1.0 - self._shared[row])
         self._mean[row], self._outcomes[row], self._trust[row] = mean, outcomes, 1.0
         self._own[row], self._shared[row] = weight * mean, 1.0 - weight
 
     def _group_mean(self, group: int) -> float:
-        return self._weighted[group] / (self._weight[group] + self._settings.class_weight)
+        return self._weighted[group] / (self._weight[group] + CLASS_WEIGHT)
 
 
 def _bounded(busy_neighbours: float) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.online.columns import FloatArray, make_column
+from modelless.profiler.cost_model.online.residuals import CLASS_WEIGHT
 
 IntArray = NDArray[np.intp]
 
@@ -47,13 +48,11 @@ class Tails:
 
     Args:
         groups: index of each row's group.
-        class_weight: rows that weigh as much, for their group, as the profile itself.
     """
 
-    def __init__(self, groups: Sequence[int], class_weight: float) -> None:
+    def __init__(self, groups: Sequence[int]) -> None:
         count = len(groups)
         self._group_of_row = np.asarray(groups, dtype=np.intp)
-        self._class_weight = class_weight
         self._own, flat = make_column(3 * count)  # a row's three side by side
         self._owns = flat.reshape(count, 3)
         self._trust, self._trusts = make_column(count)
@@ -135,7 +134,7 @@ class Tails:
         self._trusts[:] = share
         is_new, groups = self._scales == 0.0, self._group_of_row
         weights = np.where(is_new, 0.0, share)
-        sums = self._class_weight + np.bincount(groups, weights)
+        sums = CLASS_WEIGHT + np.bincount(groups, weights)
         for offsets in self._owns.T:
             means = np.bincount(groups, weights * offsets) / sums
             offsets[is_new] = means[groups[is_new]]

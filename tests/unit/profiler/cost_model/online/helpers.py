@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -24,7 +23,7 @@ def one_s(number: int) -> float:
     return 0.01 * (number + 1)
 
 
-def make_model(make: Any, count: int = 5, **settings: Any) -> ServingCostModel:
+def make_model(make: Any, count: int = 5, *, learns: bool = True) -> ServingCostModel:
     """Placements v0, v1, ... of one device class, all with p90 5 % and p99 10 % over p50."""
     return ServingCostModel(
         [
@@ -38,7 +37,7 @@ def make_model(make: Any, count: int = 5, **settings: Any) -> ServingCostModel:
             for number in range(count)
             for batch in BATCHES
         ],
-        ResidualSettings(**settings),
+        learns=learns,
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.online.settings import ShiftSettings
 from modelless.profiler.cost_model.online.shift_detector import ShiftDetector
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
@@ -36,7 +35,7 @@ def correlated(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
 )
 def test_false_alarms_are_as_rare_as_stated(residuals: Residuals, most: int) -> None:
     rng, rows, outcomes = np.random.default_rng(0), 50, 4000
-    detector = ShiftDetector(rows, ShiftSettings())
+    detector = ShiftDetector(rows)
     alarms = 0
     for row in range(rows):
         stream = residuals(rng, outcomes).tolist()
@@ -51,7 +50,7 @@ def test_a_shift_is_found_as_soon_as_stated(shift: float, median: int, most: int
     rng = np.random.default_rng(2)
     delays = []
     for _ in range(100):
-        detector = ShiftDetector(1, ShiftSettings())
+        detector = ShiftDetector(1)
         assert not any(detector.observe(0, x) for x in rng.normal(0.0, 0.1, 300).tolist())
         found = (detector.observe(0, x) for x in rng.normal(shift, 0.1, 1000).tolist())
         delays.append(1 + next(number for number, alarm in enumerate(found) if alarm))

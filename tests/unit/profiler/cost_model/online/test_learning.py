@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.profiler.cost_model.online.residuals import ContentionCurve, Residuals
-from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
@@ -28,7 +27,7 @@ def test_under_contention_the_error_falls_under_ten_percent_within_200_outcomes(
         loads=(1.0, 2.0, 3.0),
     )
     learned = float(np.median([outcome.error for outcome in told[200:]]))
-    blind = make_model(make, rate=1e-9, most=1.0, most_per_neighbour=1.0)
+    blind = make_model(make, learns=False)
     uncorrected = [
         abs(float(blind.estimate((placement(0),), 1, IDLE).p50_s[0]) / (one_s(0) * slowed) - 1.0)
         for slowed in (1.4, 1.8, 2.2)
@@ -100,7 +99,7 @@ def test_a_placement_never_seen_has_what_its_class_shows(make: Any) -> None:
 
 
 def test_other_classes_learn_nothing() -> None:
-    residuals = Residuals([0, 0, 1], ResidualSettings())
+    residuals = Residuals([0, 0, 1], [0.0, 0.0, 0.0])
     for _ in range(50):
         residuals.learn(0, 0.7, residuals.contention(0, 1.0), 1.0)
     assert residuals.location(1, 1.0) > 0.1
@@ -109,7 +108,7 @@ def test_other_classes_learn_nothing() -> None:
 
 def test_one_and_many_rows_are_told_the_same() -> None:
     rng = np.random.default_rng(4)
-    residuals = Residuals([0, 1, 0, 1], ResidualSettings(), [0.1, 0.3, 0.2, 0.0])
+    residuals = Residuals([0, 1, 0, 1], [0.1, 0.3, 0.2, 0.0])
     for step in range(500):
         row, load = int(rng.integers(4)), float(rng.choice([0.0, 0.7, 3.0]))
         residuals.learn(row, float(rng.normal(0.3, 0.2)), residuals.contention(row, load), load)
@@ -123,7 +122,7 @@ def test_one_and_many_rows_are_told_the_same() -> None:
 
 
 def test_what_was_measured_of_neighbours_counts_until_more_is_seen() -> None:
-    residuals = Residuals([0, 0], ResidualSettings(), [math.log(1.2), math.log(1.6)])
+    residuals = Residuals([0, 0], [math.log(1.2), math.log(1.6)])
     assert residuals.location(0, 1.0) == pytest.approx(math.log(1.2))
     assert residuals.location(1, 1.0) == pytest.approx(math.log(1.6))
     assert residuals.location(1, 0.0) == 0.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.dispatch.messages import LoadChanged
-from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.online.corrections import HALF_LIFE_S
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -36,18 +36,10 @@ def test_what_has_no_outcomes_returns_to_its_profile_with_the_stated_half_life(m
     now_s = slow_minute(model, 0, 1) - 1.0  # of the last outcome
     learned = model.correction(placement(0))
     assert learned > 7.0
-    half_life_s = ResidualSettings().half_life_s
     assert correction_at(model, now_s + 2.0) == pytest.approx(learned), "it is still fresh"
     for half_lives in (1, 2, 5):
-        found = correction_at(model, now_s + 2.0 + half_lives * half_life_s)
+        found = correction_at(model, now_s + 2.0 + half_lives * HALF_LIFE_S)
         assert found == pytest.approx(learned ** (0.5**half_lives), rel=0.03)
-
-
-def test_a_setting_makes_it_slower(make: Any) -> None:
-    model = make_model(make, count=1, half_life_s=100.0)
-    now_s = slow_minute(model, 0) - 1.0
-    learned = model.correction(placement(0))
-    assert correction_at(model, now_s + 102.0) == pytest.approx(learned**0.5, rel=0.03)
 
 
 def test_a_quick_outcome_ends_the_doubt(make: Any) -> None:
