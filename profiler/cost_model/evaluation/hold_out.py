@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.evaluation.baselines import BASELINES, Baselines
 from modelless.profiler.cost_model.unmeasured.device_predictor import DevicePredictor
 from modelless.profiler.cost_model.unmeasured.experiment_design import ErrorReduction
-from modelless.profiler.cost_model.unmeasured.features import NameCodes, encode, sort_rows
+from modelless.profiler.cost_model.unmeasured.features import IntArray, NameCodes, encode, sort_rows
 from modelless.profiler.cost_model.unmeasured.prior import Prior
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
@@ -36,34 +36,28 @@ _SHOWN = 30  # values of a column in an error
 # and one of them is nearly the best of all (Mirzasoleiman et al., "Lazier Than Lazy Greedy", 2015).
 _CANDIDATES = 100
 
-IntArray = NDArray[np.intp]
 Progress = Callable[[int, int], None]
 """Receives the number of finished draws and of all draws."""
 
 
-class Learner(Protocol):
-    """Learns from a device's shots and states how uncertain the rest is."""
+Covariance = Callable[[IntArray, FloatArray, IntArray], tuple[FloatArray, float]]
+"""States how uncertain rows are, given the shots; see ``DevicePredictor.covariance``."""
 
-    def covariance(
-        self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
-    ) -> tuple[FloatArray, float]:
-        """See ``DevicePredictor.covariance``."""
-        ...
-
-
-Sampler = Callable[[Learner, FloatArray, int, int], IntArray]
+Sampler = Callable[[Covariance, FloatArray, int, int], IntArray]
 """Returns the shots in the order in which they are taken, shape (shots,).
 
-The arguments are the learner, the latency of each of the device's n rows in milliseconds, the
+The arguments are the covariance, the latency of each of the device's n rows in milliseconds, the
 number of shots and a seed."""
 
 
-def sample_at_random(_: Learner, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+def sample_at_random(_: Covariance, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
     """A ``Sampler`` that draws the shots uniformly."""
     return np.random.default_rng([seed, count]).permutation(len(latency_ms))[:count]
 
 
-def sample_by_choice(learner: Learner, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+def sample_by_choice(
+    covariance: Covariance, latency_ms: FloatArray, count: int, seed: int
+) -> IntArray:
     """A ``Sampler`` that takes each time the row that reduces the expected errors most.
 
     With the same seed, few shots are the first ones of many.
@@ -72,7 +66,7 @@ def sample_by_choice(learner: Learner, latency_ms: FloatArray, count: int, seed:
     shots, left = np.arange(0), np.arange(len(latency_ms))
     for _ in range(count):
         candidates = rng.permutation(left)[:_CANDIDATES]
-        reduction = ErrorReduction(*learner.covariance(shots, latency_ms[shots], candidates))
+        reduction = ErrorReduction(*covariance(shots, latency_ms[shots], candidates))
         best = candidates[np.argmax(reduction.by_point())]
         shots, left = np.append(shots, best), left[left != best]
     return shots
@@ -244,7 +238,8 @@ def evaluate(
         judged = 0
         for seed in range(seeds):
             open_rows = _open_rows(items, count, seed)
-            drawn_rows = sampler(_Part(predictor, open_rows), latency_ms[open_rows], count, seed)
+            covariance = partial(_covariance_of_part, predictor, open_rows)
+            drawn_rows = sampler(covariance, latency_ms[open_rows], count, seed)
             given = np.sort(open_rows[drawn_rows])
             rows = np.flatnonzero(~np.isin(items, items[given]))
             judged = len(rows) if not seed else judged
@@ -279,17 +274,15 @@ def _open_rows(items: IntArray, count: int, seed: int) -> IntArray:
     return np.flatnonzero(np.isin(items, codes[order[:taken]]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A learner that knows only some rows of another, by their own numbers."""
-
-    learner: Learner
-    rows: IntArray
-
-    def covariance(
-        self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
-    ) -> tuple[FloatArray, float]:
-        return self.learner.covariance(self.rows[shots], latency_ms, self.rows[rows])
+def _covariance_of_part(
+    predictor: DevicePredictor,
+    part: IntArray,
+    shots: IntArray,
+    latency_ms: FloatArray,
+    rows: IntArray,
+) -> tuple[FloatArray, float]:
+    """A ``Covariance`` of some of a predictor's rows, by their numbers in that part."""
+    return predictor.covariance(part[shots], latency_ms, part[rows])
 
 
 def judge(

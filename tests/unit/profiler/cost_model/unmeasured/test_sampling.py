@@ -48,7 +48,7 @@ def learner(rows: int) -> Grouped:
 @pytest.mark.parametrize("count", [0, 1, 7, 30])
 def test_so_many_rows_are_taken_once_each(name: str, count: int) -> None:
     known = learner(30)
-    shots = SAMPLERS[name](known, known.latency_ms, count, 0)
+    shots = SAMPLERS[name](known.covariance, known.latency_ms, count, 0)
     assert len(set(shots.tolist())) == len(shots) == count
     assert set(shots.tolist()) <= set(range(30))
 
@@ -56,7 +56,10 @@ def test_so_many_rows_are_taken_once_each(name: str, count: int) -> None:
 @BOTH
 def test_a_seed_gives_the_same_again_and_another_does_not(name: str) -> None:
     known = learner(300)
-    drawn = [SAMPLERS[name](known, known.latency_ms, 5, seed).tolist() for seed in (0, 0, 1, 2, 3)]
+    drawn = [
+        SAMPLERS[name](known.covariance, known.latency_ms, 5, seed).tolist()
+        for seed in (0, 0, 1, 2, 3)
+    ]
     assert drawn[0] == drawn[1]
     assert len({tuple(shots) for shots in drawn}) == 4
 
@@ -64,19 +67,21 @@ def test_a_seed_gives_the_same_again_and_another_does_not(name: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_tells_most_of_the_rest_comes_next(seed: int) -> None:
     known = learner(30)
-    shots = sample_by_choice(known, known.latency_ms, 3, seed)
+    shots = sample_by_choice(known.covariance, known.latency_ms, 3, seed)
     assert set(known.groups[shots].tolist()) == {0, 1, 2}
 
 
 def test_few_chosen_shots_are_the_first_of_many() -> None:
     known = learner(30)
-    few, many = (sample_by_choice(known, known.latency_ms, count, 4) for count in (3, 12))
+    few, many = (
+        sample_by_choice(known.covariance, known.latency_ms, count, 4) for count in (3, 12)
+    )
     np.testing.assert_array_equal(few, many[:3])
 
 
 def test_a_choice_among_many_rows_stays_cheap() -> None:
     known = learner(2000)
-    sample_by_choice(known, known.latency_ms, 4, 0)
+    sample_by_choice(known.covariance, known.latency_ms, 4, 0)
     assert known.most_rows == 100
 
 
@@ -96,7 +101,7 @@ def test_chosen_shots_tell_more_than_random_ones(power: float) -> None:
     predictor = DevicePredictor(shipped_prior(), training, wanted)
 
     def error(name: str, seed: int) -> float:
-        shots = np.sort(SAMPLERS[name](predictor, true_ms, 4, seed))
+        shots = np.sort(SAMPLERS[name](predictor.covariance, true_ms, 4, seed))
         rest = np.setdiff1d(np.arange(len(wanted)), shots)
         found_ms = predictor.predict(shots, true_ms[shots], rest).median_ms
         return float(np.abs(found_ms / true_ms[rest] - 1.0).mean())
@@ -109,10 +114,10 @@ def test_latencies_that_were_not_taken_change_no_choice() -> None:
     training, wanted = steeper(0.5, 1)
     true_ms = latencies_ms(wanted)
     predictor = DevicePredictor(shipped_prior(), training, wanted)
-    shots = sample_by_choice(predictor, true_ms, 6, 0)
+    shots = sample_by_choice(predictor.covariance, true_ms, 6, 0)
     other_ms = true_ms * np.exp(np.random.default_rng(0).normal(size=len(true_ms)))
     other_ms[shots] = true_ms[shots]
-    np.testing.assert_array_equal(sample_by_choice(predictor, other_ms, 6, 0), shots)
+    np.testing.assert_array_equal(sample_by_choice(predictor.covariance, other_ms, 6, 0), shots)
 
 
 def test_latencies_that_were_taken_count_in_what_comes_next() -> None:
@@ -120,12 +125,14 @@ def test_latencies_that_were_taken_count_in_what_comes_next() -> None:
     true_ms = latencies_ms(wanted)
     predictor = DevicePredictor(shipped_prior(), training, wanted)
     flat_ms = np.full(len(true_ms), 5.0)
-    chosen, other = (sample_by_choice(predictor, each, 8, 0) for each in (true_ms, flat_ms))
+    chosen, other = (
+        sample_by_choice(predictor.covariance, each, 8, 0) for each in (true_ms, flat_ms)
+    )
     assert chosen.tolist() != other.tolist()
 
 
 def test_random_shots_are_drawn_as_ever() -> None:
     """Figures that were published stay comparable."""
-    shots = sample_at_random(learner(20), np.ones(20), 5, 3)
+    shots = sample_at_random(learner(20).covariance, np.ones(20), 5, 3)
     expected = np.random.default_rng([3, 5]).permutation(20)[:5]
     np.testing.assert_array_equal(shots, expected)
