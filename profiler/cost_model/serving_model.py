@@ -16,7 +16,7 @@ from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.profiler.cost_model.online.shift_detector import LEAST_DEVIATION
 from modelless.profiler.cost_model.slowdowns import PairRun, fit_slowdowns, streaming_rates
 from modelless.profiler.measure.measurement import Measurement
-from modelless.variants.estimates import Estimates, Load
+from modelless.variants.estimates import Estimates, FloatArray, Load
 from modelless.variants.vocabulary import Placement
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ class BatchCurves:
             values = figures[right - 1] + share * (figures[right] - figures[right - 1])
         return np.maximum.accumulate(values, axis=0) if self._ascending else values.copy()
 
-
-FloatArray = NDArray[np.float64]
 
 # Rows of a table of figures; the three latency quantiles come before these.
 _MEMORY, _LOAD = 3, 4

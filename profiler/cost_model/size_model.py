@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from modelless.profiler.cost_model.serving_model import BatchCurves, FloatArray, best_points
+from modelless.profiler.cost_model.serving_model import BatchCurves, best_points
 from modelless.profiler.measure.measurement import Measurement
+from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
 _BATCHES_KEPT = 1024

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.estimates import FloatArray
 from modelless.variants.runtimes.runtime import LoadedVariant, Tensors
-
-FloatArray = NDArray[np.float64]
 
 _CONFIDENCE = 0.95
 """The confidence of the median's interval."""

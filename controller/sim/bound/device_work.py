@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.controller.sim.worlds.faults import SiteCut, WorkerDies, WorkerSlows
 from modelless.controller.sim.worlds.world import DeviceSettings, World
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.bound.device_work import fastest, is_fixed
-from modelless.controller.sim.bound.program import Program, Served
+from modelless.controller.sim.bound.program import IntArray, Program, Served
 from modelless.controller.sim.bound.service import PlacedVariant
 from modelless.controller.sim.worlds.profiles import MIB
 from modelless.controller.sim.worlds.world import DeviceSettings, World
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from modelless.variants.estimates import FloatArray
 
 _MOST_ALIKE = (1, 2, 3, 4)
 """Copies in a worker, up to which it counts that they are whole."""

@@ -14,7 +14,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.bound.device_work import capacity, cut_times, fastest, hand_over
 from modelless.controller.sim.bound.memory import Stock, serve_from, stock_of
-from modelless.controller.sim.bound.program import Flow, Program, serve
+from modelless.controller.sim.bound.program import Flow, IntArray, Program, serve
 from modelless.controller.sim.bound.service import (
     BatchFacts,
     Offer,
@@ -28,9 +28,7 @@ from modelless.controller.sim.latencies import Truth
 from modelless.controller.sim.worlds.profiles import MIB, Fleet
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import World, WorldFile
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from modelless.variants.estimates import FloatArray
 
 _FEW_VARIABLES, _MOST_VARIABLES = 16_000, 40_000
 """Of the first program, in equal windows, and of the second."""

@@ -13,8 +13,8 @@ from scipy.sparse import coo_array
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.sim.bound.device_work import Capacity
 from modelless.controller.sim.bound.service import Offer
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.unmeasured.features import (
     MOST_LOG,
+    IntArray,
     NameCodes,
     Points,
     encode,
@@ -23,8 +23,6 @@ from modelless.profiler.cost_model.unmeasured.proxies import fill_in, proxies_of
 from modelless.profiler.cost_model.unmeasured.roofline import Roofline
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
-
-IntArray = NDArray[np.intp]
 
 _RIDGE = 1e-3
 _PENALTIES = np.logspace(-3.0, 3.0, 13)

@@ -7,7 +7,9 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
+
+IntArray = NDArray[np.intp]
 
 
 def make_column(count: int) -> tuple[array[float], FloatArray]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, make_column
+from modelless.profiler.cost_model.online.columns import IntArray, make_column
 from modelless.profiler.cost_model.online.coverage import CoverageCounter
 from modelless.profiler.cost_model.online.residuals import Residuals
 from modelless.profiler.cost_model.online.shift_detector import ShiftDetector
 from modelless.profiler.cost_model.online.tails import Tails
+from modelless.variants.estimates import FloatArray
 
 HALF_LIFE_S = 4.0
 """A placement without outcomes for so long is half as far from its profile."""
@@ -76,8 +76,6 @@ class Recency:
         half_lives[is_held | (self._held_until > self.outcomes)] = 0.0
         return np.exp2(-half_lives)
 
-
-IntArray = NDArray[np.intp]
 
 _RENEW_EVERY_S = 1.0
 _CLEARLY_LOG = 0.05

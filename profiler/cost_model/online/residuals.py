@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, make_column
+from modelless.profiler.cost_model.online.columns import IntArray, make_column
+from modelless.variants.estimates import FloatArray
 
 KNOTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The busy neighbours at which the slope of the contention curve may change.
@@ -87,8 +87,6 @@ class ContentionCurve:
         for number in range(self._seen, len(_SEGMENTS)):
             self._slopes[number] = self._slopes[self._seen - 1]
 
-
-IntArray = NDArray[np.intp]
 
 _RATE = 0.1
 """The weight of a new log ratio; the first few weigh more (1/n)."""

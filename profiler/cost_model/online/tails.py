@@ -13,12 +13,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, make_column
+from modelless.profiler.cost_model.online.columns import IntArray, make_column
 from modelless.profiler.cost_model.online.residuals import CLASS_WEIGHT
-
-IntArray = NDArray[np.intp]
+from modelless.variants.estimates import FloatArray
 
 LEVELS = (0.50, 0.90, 0.99)
 

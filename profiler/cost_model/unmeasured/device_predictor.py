@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.unmeasured.features import (
     MOST_LOG,
     NO_RATES,
+    IntArray,
     NameCodes,
     Points,
     RatesByDevice,
@@ -45,8 +45,6 @@ from modelless.profiler.cost_model.unmeasured.proxies import (
 from modelless.profiler.cost_model.unmeasured.snapshot import ANY_KIND
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
-
-IntArray = NDArray[np.intp]
 
 MOST_TRAINING_POINTS = 1000
 """The most training points; more are thinned out, because the time grows with their cube."""

@@ -14,13 +14,10 @@ from functools import cached_property
 
 import numpy as np
 import scipy  # its parts are imported when they are used: what serves does without
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.unmeasured.features import Points
+from modelless.profiler.cost_model.unmeasured.features import IntArray, Points
 from modelless.profiler.cost_model.unmeasured.kernel import Kernel
 from modelless.variants.estimates import FloatArray
-
-IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is weighted down
 _REJECTED = 7.5  # standard deviations beyond which a point's noise is its whole error

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.unmeasured.features import Points
+from modelless.profiler.cost_model.unmeasured.features import IntArray, Points
 from modelless.variants.estimates import FloatArray
 
 _POOLED_RIDGE = 1.0
@@ -65,7 +64,7 @@ class ItemEffects:
 
 
 def _regression_residuals(
-    features: FloatArray, settings: NDArray[np.intp], residual_log: FloatArray
+    features: FloatArray, settings: IntArray, residual_log: FloatArray
 ) -> FloatArray:
     """Returns the residuals of one source's linear regression, with a level for each setting."""
     _, group = np.unique(settings, return_inverse=True)

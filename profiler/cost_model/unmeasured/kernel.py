@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.unmeasured.features import LEVELS, Points
+from modelless.profiler.cost_model.unmeasured.features import LEVELS, IntArray, Points
 from modelless.variants.estimates import FloatArray
 
 TERMS = (
@@ -139,7 +138,7 @@ def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArr
     return total
 
 
-def _groups(points: Points) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _groups(points: Points) -> Iterator[tuple[IntArray, IntArray]]:
     """Yields the levels and ``is_benchmarked`` of points that agree in them, and their rows."""
     keys = np.column_stack([points.levels, points.is_benchmarked.astype(np.intp)])
     combinations, group = np.unique(keys, axis=0, return_inverse=True)

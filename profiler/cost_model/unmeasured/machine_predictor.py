@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.serving_model import PlacementFigures
 from modelless.profiler.cost_model.unmeasured.device_predictor import DevicePredictor
-from modelless.profiler.cost_model.unmeasured.features import NO_RATES
+from modelless.profiler.cost_model.unmeasured.features import NO_RATES, IntArray
 from modelless.profiler.cost_model.unmeasured.prior import Prior
 from modelless.profiler.cost_model.unmeasured.snapshot import shipped_snapshot
 from modelless.profiler.measure.measurement import Measurement
@@ -27,7 +26,6 @@ from modelless.profiler.measure.table import SOURCE, PlacementFacts, TableRow
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
-IntArray = NDArray[np.intp]
 Point = tuple[Placement, int]
 """A placement at a batch size."""
 

@@ -23,16 +23,14 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from modelless.profiler.cost_model.unmeasured.features import IntArray
 from modelless.profiler.cost_model.unmeasured.gaussian_process import (
     ConditionedProcess,
     GaussianProcess,
     Posterior,
 )
 from modelless.variants.estimates import FloatArray
-
-IntArray = NDArray[np.intp]
 
 # Of all contrasts together.
 _CONTRAST_WEIGHT, _CONTRAST_VARIANCE = 0.8, 0.5
