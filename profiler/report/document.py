@@ -13,7 +13,6 @@ from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.report.prediction_errors import (
     PredictionFigure,
     PredictWithout,
-    leave_one_batch_out,
     prediction_figure,
 )
 from modelless.profiler.report.profiles import Device, Profile
@@ -24,7 +23,7 @@ from modelless.profiler.report.tradeoffs import (
     throughput_figure,
 )
 from modelless.variants.estimates import CostModel, Load
-from modelless.variants.registry.dominance import IsMoreAccurate, intervals_part
+from modelless.variants.registry.dominance import IsMoreAccurate
 from modelless.variants.vocabulary import Placement
 
 SCHEMA: Final = "modelless-profile-report/1"
@@ -65,8 +64,8 @@ class Report:
 def report_of(
     profiles: Sequence[Profile],
     *,
-    predict_without: PredictWithout = leave_one_batch_out,
-    is_more_accurate: IsMoreAccurate = intervals_part,
+    predict_without: PredictWithout,
+    is_more_accurate: IsMoreAccurate,
 ) -> Report:
     """The report of some profiles; at least one.
 

@@ -14,10 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
-from modelless.variants.estimates import Load
 
 PredictWithout = Callable[[Sequence[Measurement]], Sequence[float]]
 """Predicts the median latency, seconds, of each point by a model that has not seen it; infinite
@@ -100,23 +98,8 @@ class PredictionFigure:
     histogram: Histogram
 
 
-def leave_one_batch_out(points: Sequence[Measurement]) -> list[float]:
-    """``PredictWithout`` by ``ServingCostModel``: what a placement's other batches say.
-
-    That model looks at each placement alone, so one model serves all placements that lose the
-    same batch.
-    """
-    models = {
-        batch: ServingCostModel(point for point in points if point.batch != batch)
-        for batch in {point.batch for point in points}
-    }
-    return [
-        float(models[p.batch].estimate((p.placement,), p.batch, Load()).p50_s[0]) for p in points
-    ]
-
-
 def prediction_figure(
-    profiles: Sequence[Profile], predict_without: PredictWithout = leave_one_batch_out
+    profiles: Sequence[Profile], predict_without: PredictWithout
 ) -> PredictionFigure:
     """The figure of profiles of any tasks and devices.
 

@@ -48,10 +48,6 @@ class Profile:
     device: Device
     points: tuple[Measurement, ...]
 
-    def at(self, batch: int) -> Measurement | None:
-        """The point at ``batch``; None if it was not measured."""
-        return next((point for point in self.points if point.batch == batch), None)
-
 
 def profiles_of(
     measurements: Iterable[Measurement],

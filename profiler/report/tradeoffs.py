@@ -12,7 +12,7 @@ from typing import TypeVar
 from modelless.profiler.cost_model.dominated import standing_of
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
-from modelless.variants.registry.dominance import IsMoreAccurate, find_dominated, intervals_part
+from modelless.variants.registry.dominance import IsMoreAccurate, find_dominated
 
 _T = TypeVar("_T")
 
@@ -115,7 +115,7 @@ def frontier(items: Iterable[_T], key: Callable[[_T], tuple[float, float]]) -> l
 
 
 def throughput_figure(
-    profiles: Sequence[Profile], is_more_accurate: IsMoreAccurate = intervals_part
+    profiles: Sequence[Profile], is_more_accurate: IsMoreAccurate
 ) -> ThroughputFigure:
     """The figure of profiles of one task on one device; at least one."""
     ranked = sorted(profiles, key=lambda p: (-p.variant.accuracy.percent, p.points[0].p50_s))
@@ -192,8 +192,7 @@ def _ids_on_frontier(
 
 
 def _latency_ms(profile: Profile) -> float | None:
-    alone = profile.at(1)
-    return alone.p50_s * 1e3 if alone is not None else None
+    return next((point.p50_s * 1e3 for point in profile.points if point.batch == 1), None)
 
 
 def _cheapest(profile: Profile) -> Measurement:

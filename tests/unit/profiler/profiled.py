@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.report.document import Report, report_of
 from modelless.profiler.report.profiles import Profile, profiles_of
+from modelless.variants.estimates import Load
+from modelless.variants.registry.dominance import intervals_part
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Provenance, Variant
 
 MIB = 1 << 20
@@ -49,3 +53,19 @@ def profiles(
     """Profiles of variants by their medians."""
     rows = [row for one, p50_ms in told for row in points(make, one, p50_ms, memory_mib, **more)]
     return profiles_of(rows, [one for one, _ in told], {"cpu-1": CPU})
+
+
+def by_other_batches(points: Sequence[Measurement]) -> list[float]:
+    """A ``PredictWithout``: what a placement's other batches say."""
+    models = {
+        batch: ServingCostModel(point for point in points if point.batch != batch)
+        for batch in {point.batch for point in points}
+    }
+    return [
+        float(models[p.batch].estimate((p.placement,), p.batch, Load()).p50_s[0]) for p in points
+    ]
+
+
+def report(told: Sequence[Profile]) -> Report:
+    """The report of profiles, with predictions by other batches."""
+    return report_of(told, predict_without=by_other_batches, is_more_accurate=intervals_part)

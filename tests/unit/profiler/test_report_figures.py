@@ -11,10 +11,9 @@ import pytest
 
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.report.document import SCHEMA, batch_figure, batches_to_predict, report_of
+from modelless.profiler.report.document import SCHEMA, batch_figure, batches_to_predict
 from modelless.profiler.report.prediction_errors import (
     histogram,
-    leave_one_batch_out,
     prediction_figure,
     summary_of,
 )
@@ -24,8 +23,9 @@ from modelless.profiler.report.tradeoffs import (
     frontier_figure,
     throughput_figure,
 )
+from modelless.variants.registry.dominance import intervals_part
 
-from .profiled import CPU, points, profiles, variant
+from .profiled import CPU, by_other_batches, points, profiles, report, variant
 
 # -- profiles ---------------------------------------------------------------------------------
 
@@ -110,7 +110,8 @@ def test_who_is_dominated_is_named_with_who_beats_it(make: Any) -> None:
             (variant(make, "middle", 65.0), {1: 3.0, 2: 5.0}),
             (variant(make, "best", 70.0), {1: 2.0, 2: 3.0}),
             (variant(make, "quick", 50.0), {1: 1.0, 2: 1.6}),
-        )
+        ),
+        intervals_part,
     )
     assert (figure.task, figure.device) == ("imagenet", "cpu-1")
     assert [(curve.name, curve.dominated_by) for curve in figure.curves] == [
@@ -191,23 +192,17 @@ def test_a_panel_a_model_with_the_slowest_first(make: Any) -> None:
 # -- predictions ------------------------------------------------------------------------------
 
 
-def test_each_point_is_predicted_by_the_other_batches(make: Any) -> None:
-    rows = points(make, variant(make, "a", 70.0), {1: 1.0, 2: 3.0, 4: 5.0})
-    # 1: as at the least batch left, 2. 2: between 1 and 4. 4: on from 1 and 2, by 2 ms an item.
-    expected_s = [0.003, 0.001 + 0.004 / 3, 0.007]
-    assert leave_one_batch_out(rows) == pytest.approx(expected_s)
-
-
 def test_the_only_batch_cannot_be_predicted(make: Any) -> None:
     mine = profiles(make, (variant(make, "a", 70.0), {1: 1.0}))
-    figure = prediction_figure(mine)
+    figure = prediction_figure(mine, by_other_batches)
     assert (figure.points, figure.unpredicted) == ((), 1)
     assert (figure.between.points, figure.between.bias_percent) == (0, None)
     assert figure.histogram.edges_percent == ()
 
 
 def test_errors_say_by_how_much_predictions_are_too_long(make: Any) -> None:
-    figure = prediction_figure(profiles(make, (variant(make, "a", 70.0), {1: 1.0, 2: 3.0, 4: 5.0})))
+    mine = profiles(make, (variant(make, "a", 70.0), {1: 1.0, 2: 3.0, 4: 5.0}))
+    figure = prediction_figure(mine, by_other_batches)
     assert [point.batch for point in figure.points] == [1, 2, 4]
     assert [point.is_between for point in figure.points] == [False, True, False]
     errors = [point.error_percent for point in figure.points]
@@ -259,8 +254,8 @@ def test_bins_have_a_round_width_and_keep_every_point() -> None:
 def test_the_document_is_json_without_infinities(make: Any) -> None:
     one = variant(make, "a", 70.0)
     rows = points(make, one, {1: 1.0}, trusted=False) + points(make, one, {2: 2.0})
-    report = report_of(profiles_of(rows, [one], {}))
-    document = json.loads(json.dumps(report.document(), allow_nan=False))
+    told = report(profiles_of(rows, [one], {}))
+    document = json.loads(json.dumps(told.document(), allow_nan=False))
     assert document["schema"] == SCHEMA
     assert (document["points"], document["untrusted"]) == (2, 1)
     assert document["measured_from"] == "2025-01-01T00:00:00+00:00"
@@ -276,6 +271,6 @@ def test_each_machine_has_a_cost_model_of_its_own(make: Any) -> None:
     one = variant(make, "a", 70.0)
     rows = points(make, one, {1: 1.0, 2: 2.0})
     rows += points(make, one, {1: 10.0, 2: 20.0}, fingerprint="other", device_name="Slow")
-    (task,) = report_of(profiles_of(rows, [one], {})).tasks
+    (task,) = report(profiles_of(rows, [one], {})).tasks
     fast, slow = (figure.panels[0].curves[0].predicted[3] for figure in task.latency)
     assert (fast.p50_ms, slow.p50_ms) == (pytest.approx(4.0), pytest.approx(40.0))

@@ -15,12 +15,12 @@ import pytest
 from modelless.common.drawing import SERIES, css_variable, render_png, render_svg, spread
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.common.pages import STYLE, count_of, table
-from modelless.profiler.report.document import Report, report_of
+from modelless.profiler.report.document import Report
 from modelless.profiler.report.page import file_name, render
 from modelless.profiler.report.profiles import profiles_of
 from tests.unit.balanced import Balanced
 
-from .profiled import CPU, points, profiles, variant
+from .profiled import CPU, points, profiles, report, variant
 
 EVIL = '"><script>alert($x_1^2$ & "1")</script>'
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -33,7 +33,7 @@ def evil_report(make: Any) -> Report:
     rows += points(
         make, told[0], {1: 3.0, 2: 5.0}, fingerprint="x", device_name=EVIL, trusted=False
     )
-    return report_of(profiles_of(rows, told, {"cpu-1": CPU}))
+    return report(profiles_of(rows, told, {"cpu-1": CPU}))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_what_cannot_be_known_has_no_picture(make: Any) -> None:
     unpriced = tuple(
         replace(each, device=replace(each.device, price_usd_per_hour=None)) for each in only
     )
-    page, files = render(report_of(unpriced), made="modelless")
+    page, files = render(report(unpriced), made="modelless")
     assert sorted(files) == ["latency-imagenet-cpu-1.png", "throughput-imagenet-cpu-1.png"]
     assert "it could say nothing" in page
     assert "No price of a device is known here." in page
@@ -127,7 +127,7 @@ def test_two_pictures_never_share_a_file(make: Any) -> None:
         make, one, {1: 1.0}, device_class="CPU 1", fingerprint="x"
     )
     rows += points(make, one, {1: 1.0}, device_class="CPU/1", fingerprint="x")
-    _, files = render(report_of(profiles_of(rows, [one], {})), made="modelless")
+    _, files = render(report(profiles_of(rows, [one], {})), made="modelless")
     assert {"latency-imagenet-CPU-1.png", "latency-imagenet-CPU-1-2.png"} <= files.keys()
     assert len(files) == 7
 
@@ -135,7 +135,7 @@ def test_two_pictures_never_share_a_file(make: Any) -> None:
 def test_progress_is_told_picture_by_picture(make: Any) -> None:
     told: list[tuple[int, int, str]] = []
     only = profiles(make, (variant(make, "a", 70.0), {1: 1.0}))
-    render(report_of(only), made="modelless", progress=lambda *each: told.append(each))
+    render(report(only), made="modelless", progress=lambda *each: told.append(each))
     assert [done for done, _, _ in told] == [1, 2, 3, 4]
     assert {total for _, total, _ in told} == {4}
 
@@ -204,7 +204,7 @@ def test_a_colour_is_the_variable_in_svg_and_its_light_value_in_png() -> None:
 
 
 def test_without_matplotlib_the_way_out_is_told(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = report_of(profiles(make, (variant(make, "a", 70.0), {1: 1.0})))
+    told = report(profiles(make, (variant(make, "a", 70.0), {1: 1.0})))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(EnvironmentUnfitError, match=r"modelless\[report\]"):
-        render(report, made="modelless")
+        render(told, made="modelless")
