@@ -90,24 +90,6 @@ class Records:
         with self._store.transaction() as session:
             return {row[0]: row[1] for row in session.execute(counts)}
 
-    def forget(self, fingerprint: str, variant_ids: Iterable[str] | None = None) -> int:
-        """Remove the measurements of a machine, of some variants or of all; return their number.
-
-        Args:
-            fingerprint: fingerprint of the machine.
-            variant_ids: the variants; None for all.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
-        wanted: ColumnElement[bool] = MeasurementRow.fingerprint == fingerprint
-        if variant_ids is not None:
-            wanted = and_(wanted, MeasurementRow.variant_id.in_(list(variant_ids)))
-        with self._store.transaction() as session:
-            found = list(session.scalars(select(MeasurementRow.id).where(wanted)))
-            session.execute(delete(MeasurementRow).where(wanted))
-        return len(found)
-
     def _select(self, *conditions: ColumnElement[bool]) -> list[Measurement]:
         columns = ("variant_id", "device_class", "batch", "shape")
         order = [getattr(MeasurementRow, name) for name in columns]

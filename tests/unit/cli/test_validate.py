@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.config import Settings
@@ -25,7 +25,7 @@ from modelless.controller.live.knowledge import read_knowledge
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.outcomes import latest_outcomes
 from modelless.variants.registry.registry import open_registry
-from modelless.variants.store import HistoryRow
+from modelless.variants.store import HistoryRow, MeasurementRow
 from modelless.variants.validation import measuring
 from modelless.variants.vocabulary import Accuracy, Provenance
 
@@ -349,7 +349,8 @@ def test_dominated_variants_are_not_served_unless_told(beaten: Path) -> None:
 
 def test_what_cannot_be_trusted_dominates_nothing(run: Run, profiled: Path) -> None:
     with closing(open_registry(profiled)) as registry:
-        Records(registry.store).forget(measurement(IDS[0], 1, 1.0).fingerprint)
+        with registry.store.transaction() as session:
+            session.execute(delete(MeasurementRow))
         records = Records(registry.store)
         records.add(measurement(IDS[1], 1, 80.0))
         records.add(measurement(IDS[2], 1, 1.0, trusted=False))

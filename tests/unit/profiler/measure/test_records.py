@@ -75,16 +75,6 @@ def test_another_version_of_an_engine_makes_only_its_own_measurements_old(
     assert records.current(newer) == [again, openvino]
 
 
-def test_measurements_can_be_forgotten(store: Store, make: Any) -> None:
-    records, fingerprint = Records(store), make.facts.fingerprint
-    for name in "abc":
-        records.add(make.measurement(variant_id=name))
-    assert records.forget(fingerprint, ["a", "zzz"]) == 1
-    assert [row.variant_id for row in records.current(make.facts)] == ["b", "c"]
-    assert records.forget("another") == 0
-    assert records.forget(fingerprint) == 2
-
-
 def test_a_campaign_resumes_from_the_store(store: Store, bench: Any, make: Any) -> None:
     records = Records(store)
     first = run_campaign(make.jobs(2), records, make.facts, environment=bench.environment)
