@@ -168,7 +168,6 @@ class ServingCostModel:
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
         self._corrections = Corrections([*groups, 0], [*contention, 0.0], learns=learns)
-        self._unknown_count = 0  # observations of unknown placements
         self._known_factors: tuple[_Sequence, int, float, FloatArray] | None = None
         self._tables: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
         self._sizes = sizes
@@ -190,11 +189,6 @@ class ServingCostModel:
     def placements(self) -> tuple[Placement, ...]:
         """The placements that the model knows."""
         return self._placements
-
-    @property
-    def ignored_count(self) -> int:
-        """The number of observations that were implausible or of unknown placements."""
-        return self._unknown_count + sum(each.ignored for each in self._corrections.counters)
 
     def correction(self, placement: Placement) -> float:
         """Returns the factor of ``placement``'s median on an idle host now; 1 if it is unknown."""
@@ -252,7 +246,6 @@ class ServingCostModel:
         """Learn from one outcome, as ``CostModel.observe`` says; ignore implausible ones."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
-            self._unknown_count += 1
             return False
         p50_s, p90_s, p99_s = self._table(batch, size)[:_MEMORY, row].tolist()
         return self._corrections.observe(

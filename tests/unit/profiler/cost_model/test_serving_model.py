@@ -75,7 +75,7 @@ def test_the_unknown_is_infinitely_slow(model: ServingCostModel) -> None:
         assert np.isinf(column).tolist() == [True, False, True]
     model.observe(UNKNOWN, 1, IDLE, 0.1)
     assert model.correction(UNKNOWN) == 1.0
-    assert model.ignored_count == 1
+    assert model.coverage() == ()
 
 
 def test_an_empty_model_knows_nothing() -> None:
@@ -177,7 +177,7 @@ def test_what_cannot_be_true_changes_nothing(model: ServingCostModel, latency_s:
     before = model.estimate(placements, 1, IDLE)
     model.observe(A, 1, IDLE, latency_s)
     assert model.estimate(placements, 1, IDLE) is before
-    assert model.ignored_count == 1
+    assert model.coverage()[0].ignored == 1
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=60), st.floats())

@@ -37,7 +37,6 @@ def test_what_cannot_be_true_changes_nothing(make: Any, latency_s: float) -> Non
     for _ in range(1000):
         model.observe(P, 1, IDLE, latency_s)
     assert quantiles(model) == before
-    assert model.ignored_count == 1000
     (counted,) = model.coverage()
     assert (counted.outcomes, counted.ignored) == (1000, 1000)
 
