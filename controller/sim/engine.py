@@ -40,7 +40,7 @@ from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
-from modelless.controller.sim.worlds.faults import Faults
+from modelless.controller.sim.worlds.faults import plan_faults
 from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.controller.sim.worlds.world import World
@@ -152,7 +152,6 @@ class Engine:
             )
             if isinstance(policy, Clairvoyant)
         ]
-        self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
         # A request for a load is left out: the next control tick sees it.
         self._carry_out: dict[type, Callable[[Any], None]] = {
@@ -175,7 +174,7 @@ class Engine:
         self._control.tick(0.0, at_once=self._world.warm_start)
         for worker in list(self._cluster.workers.values()):
             self.on_ready(worker)
-        self._faults.plan()
+        plan_faults(self._world.faults, self._cluster, self._events, self.on_batch_done)
         limits = self._world.limits
         self._events.at(limits.tick_ms / 1e3, self._tick)
         self._events.at(limits.control_s, self._control_tick, progress)

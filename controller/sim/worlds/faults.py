@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from modelless.controller.sim.worlds.section import Section
 
 if TYPE_CHECKING:
     from modelless.controller.sim.cluster import SimulatedCluster
-    from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
+    from modelless.controller.sim.devices import SimulatedBatch
     from modelless.controller.sim.events import Events
 
 
@@ -58,57 +58,46 @@ FaultSettings = Annotated[
 ]
 
 
-class Faults:
-    """Plans a world's faults; failing loads are the cluster's own affair.
+def plan_faults(
+    faults: Sequence[FaultSettings],
+    cluster: SimulatedCluster,
+    events: Events,
+    deliver: Callable[[SimulatedBatch], None],
+) -> None:
+    """Plan a world's faults; failing loads are the cluster's own affair.
 
     Args:
         deliver: takes the batches that finished while their site was cut off.
     """
 
-    def __init__(
-        self,
-        faults: Sequence[FaultSettings],
-        cluster: SimulatedCluster,
-        events: Events,
-        deliver: Callable[[SimulatedBatch], None],
-    ) -> None:
-        self._faults = faults
-        self._cluster = cluster
-        self._events = events
-        self._deliver = deliver
-
-    def plan(self) -> None:
-        for fault in self._faults:
-            if isinstance(fault, WorkerDies):
-                self._events.at(fault.at_s, self._die, fault)
-            elif isinstance(fault, WorkerSlows):
-                self._events.at(fault.at_s, self._slow, fault)
-            elif isinstance(fault, SiteCut):
-                self._events.at(fault.at_s, self._cut, fault)
-
-    def _die(self, fault: WorkerDies) -> None:
-        for worker in self._cluster.named(fault.worker):
-            self._cluster.die(worker)
+    def die(fault: WorkerDies) -> None:
+        for worker in cluster.named(fault.worker):
+            cluster.die(worker)
             if fault.back_s is not None:
-                self._events.at(fault.back_s, self._cluster.come_back, worker)
+                events.at(fault.back_s, cluster.come_back, worker)
 
-    def _slow(self, fault: WorkerSlows) -> None:
-        slowed = self._cluster.named(fault.worker)
+    def slow(fault: WorkerSlows) -> None:
+        slowed = cluster.named(fault.worker)
         for worker in slowed:
             worker.slowness *= fault.factor
-        self._events.at(fault.until_s, self._recover, (slowed, fault.factor))
 
-    def _recover(self, what: tuple[list[SimulatedWorker], float]) -> None:
-        slowed, factor = what
-        for worker in slowed:
-            worker.slowness /= factor
+        def recover(_: None) -> None:
+            for worker in slowed:
+                worker.slowness /= fault.factor
 
-    def _cut(self, fault: SiteCut) -> None:
-        self._cluster.cut(fault.site)
-        self._events.at(fault.until_s, self._mend, fault)
+        events.at(fault.until_s, recover)
 
-    def _mend(self, fault: SiteCut) -> None:
-        for worker in self._cluster.mend(fault.site):
+    def cut(fault: SiteCut) -> None:
+        cluster.cut(fault.site)
+        events.at(fault.until_s, mend, fault)
+
+    def mend(fault: SiteCut) -> None:
+        for worker in cluster.mend(fault.site):
             undelivered, worker.undelivered = worker.undelivered, []
             for running in undelivered:
-                self._deliver(running)
+                deliver(running)
+
+    acts: dict[type, Callable[[Any], None]] = {WorkerDies: die, WorkerSlows: slow, SiteCut: cut}
+    for fault in faults:
+        if (act := acts.get(type(fault))) is not None:
+            events.at(fault.at_s, act, fault)
