@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,30 +24,24 @@ class Sources:
     """Digests of code and data, each reckoned once in the life of this object."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, tuple[tuple[str, ...], str] | None] = {}
-        self._data: dict[Path, str] = {}
-        self._digests: dict[tuple[frozenset[str], frozenset[Path]], str] = {}
+        self._module, self._content = cache(_read), cache(_content)
+        self._known = cache(self._digest)
 
     def digest(self, modules: Iterable[str], data: Iterable[Path] = ()) -> str:
         """Of the source of ``modules``, of all they import from their own packages, and of
         ``data``. A module that cannot be found counts by its name."""
-        key = frozenset(modules), frozenset(data)
-        if key not in self._digests:
-            self._digests[key] = self._digest(*key)
-        return self._digests[key]
+        return self._known(frozenset(modules), frozenset(data))
 
-    def _digest(self, modules: Iterable[str], data: Iterable[Path]) -> str:
+    def _digest(self, modules: frozenset[str], data: frozenset[Path]) -> str:
         hashed = hashlib.sha256()
-        for name in sorted(self._closure(set(modules))):
+        for name in sorted(self._closure(modules)):
             module = self._module(name)
             hashed.update(f"{name}\0{module[1] if module else ''}\0".encode())
         for path in sorted(data):
-            if path not in self._data:
-                self._data[path] = _content(path)
-            hashed.update(f"{path.name}\0{self._data[path]}\0".encode())
+            hashed.update(f"{path.name}\0{self._content(path)}\0".encode())
         return hashed.hexdigest()[:16]
 
-    def _closure(self, roots: set[str]) -> set[str]:
+    def _closure(self, roots: frozenset[str]) -> set[str]:
         packages = {name.partition(".")[0] for name in roots}
         seen: set[str] = set()
         left = list(roots)
@@ -57,11 +52,6 @@ class Sources:
                 seen.add(name)
                 left += [each for each in module[0] if each.partition(".")[0] in packages]
         return seen | roots
-
-    def _module(self, name: str) -> tuple[tuple[str, ...], str] | None:
-        if name not in self._modules:
-            self._modules[name] = _read(name)
-        return self._modules[name]
 
 
 def policy_modules(document: Any) -> set[str]:
