@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -127,8 +127,7 @@ def simulate(
 
     if log is not None:
         _spare_inputs(file, log)
-
-    def run(books: Log | None) -> None:
+    with nullcontext() if log is None else Log(log) as books:
         facts = dict(fleet.variants), dict(fleet.device_classes)
         recorder = Recorder(counted, books, *facts, receipts)
         engine = Engine(world, fleet, queries(file, seed), seed, recorder)
@@ -138,12 +137,6 @@ def simulate(
                 policy.reveal(arrivals_s)
         with _few_collections(), ended_if_hanging(engine.moves, world.limits.policy_s):
             engine.run(progress)
-
-    if log is None:
-        run(None)
-    else:
-        with Log(log) as books:
-            run(books)
     return counted
 
 

@@ -192,6 +192,3 @@ class Popularity:
                 ranked = self._ranked
                 ranked[one], ranked[other] = ranked[other], ranked[one]
         return self._ranked[next(self._picks)]
-
-
-__all__ = ["Asked", "Client", "Popularity", "arrivals_by_scope", "queries"]
