@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from modelless.controller.sim.worlds.profiles import MIB, build_fleet
-from modelless.controller.sim.worlds.world import load_world
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.world import MIB, load_world
 
 WORLDS = Path(__file__).parents[1] / "worlds" / "tables"
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"

@@ -22,8 +22,6 @@ from modelless.policies.reasons import Reason
 from modelless.policies.views import Pool
 from modelless.variants.vocabulary import Placement
 
-MIB = 1 << 20
-
 
 class Gateway(Protocol):
     """What workers tell the gateway."""
@@ -60,11 +58,7 @@ class SimulatedCluster:
         self._events = events
         self._recorder = recorder
         self._facts = {facts.variant_id: facts for facts in fleet.facts}
-        classes = {name: list(facts.latency_s) for name, facts in self._facts.items()}
-        max_batch = world.limits.max_batch
-        truth = self._truth = Truth(
-            fleet.measurements, classes, max_batch, fleet.true_ratios, fleet.sized
-        )
+        truth = self._truth = Truth(fleet, world.limits.max_batch)
         self._settings = {device.name: device for device in world.devices}
         self.pools = tuple(map(_pool_of, world.devices))
         self._spreads = {name: truth.of_class(name) for name in self._settings}
@@ -173,7 +167,6 @@ class SimulatedCluster:
         hop_s = self._world.hop_s(device)
         if worker_id not in self._normals:
             self._normals[worker_id] = Normals(self._seed, "latency", worker_id)
-        memory_bytes = int(device.memory_mib * MIB)
         sizes = tuple(self._settings)
         worker = SimulatedWorker(
             worker_id,
@@ -182,7 +175,7 @@ class SimulatedCluster:
             Device(
                 worker_id,
                 device.name,
-                memory_bytes,
+                device.memory_bytes,
                 self._events.now_s,
                 sizes=sizes,
                 pool=device.name,
@@ -201,7 +194,7 @@ class SimulatedCluster:
             "worker-up",
             worker=worker_id,
             device=device.name,
-            memory_bytes=memory_bytes,
+            memory_bytes=device.memory_bytes,
         )
         if worker.is_reachable:
             self._gateway.on_ready(worker)
@@ -429,8 +422,8 @@ def _pool_of(device: DeviceSettings) -> Pool:
     return Pool(
         device.name,
         (device.name, *(size for size in device.sizes if size != device.name)),
-        device.count if device.min_workers is None else device.min_workers,
-        device.count if device.max_workers is None else device.max_workers,
+        device.fewest_workers,
+        device.most_workers,
         device.max_cores,
         device.start_s,
     )

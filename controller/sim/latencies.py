@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from modelless.controller.sim.randomness import stream
+from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.cost_model.size_model import SizeModel
-from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -68,24 +67,16 @@ class Truth:
     """What batches really take, before neighbours and faults: the profile times the true ratio.
 
     Args:
-        measurements: the same that the cost model learns from.
-        ratios: of what a batch takes to its profile, by variant id and class; default: 1.
-        sized: measurements at all sizes of items, where sizes differ.
+        fleet: its measurements are those that the cost model learns from, too.
+        max_batch: items in the largest batch.
     """
 
-    def __init__(
-        self,
-        measurements: Sequence[Measurement],
-        classes: Mapping[str, Sequence[str]],
-        max_batch: int,
-        ratios: Mapping[tuple[str, str], float],
-        sized: Sequence[Measurement] = (),
-    ) -> None:
-        model = self._model = ServingCostModel(measurements, sizes=SizeModel(sized))
-        self._ratios = ratios
+    def __init__(self, fleet: Fleet, max_batch: int) -> None:
+        model = self._model = ServingCostModel(fleet.measurements, sizes=SizeModel(fleet.sized))
+        ratios = self._ratios = fleet.true_ratios
         self._at_size: dict[tuple[Placement, int, int], Spread] = {}
         placements = tuple(
-            Placement(variant_id, name) for variant_id, names in classes.items() for name in names
+            Placement(facts.variant_id, name) for facts in fleet.facts for name in facts.latency_s
         )
         self._spreads: dict[tuple[str, str], list[Spread]] = {
             (placement.variant_id, placement.device_class): [] for placement in placements

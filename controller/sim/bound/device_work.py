@@ -73,9 +73,7 @@ def capacity(
         edges_s: of the windows, ascending; one more than there are windows.
     """
     low_s, high_s = edges_s[:-1], edges_s[1:]
-    least = device.count if device.min_workers is None else device.min_workers
-    most = device.count if device.max_workers is None else device.max_workers
-    most = max(most, device.count) + _guests(world, device)
+    most = max(device.most_workers, device.count) + _guests(world, device)
     start_s = 0.0 if _guests(world, device) else device.start_s
     dead = [fault for fault in world.faults if isinstance(fault, WorkerDies)]
     dead = [fault for fault in dead if _may_match(fault.worker, device.name)]
@@ -86,7 +84,7 @@ def capacity(
     deaths = sum(count for _, count in lost)
     length_s = high_s - low_s
     top = fastest(world)
-    if least < most:
+    if device.fewest_workers < most:
         back = sum((count * (high_s > at_s) for at_s, count in lost), np.zeros(len(low_s)))
         workers = np.where(high_s > start_s, float(most), float(device.count)) + back
         # Scaling away and back lets workers finish beside their successors, a generation at most

@@ -16,7 +16,6 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.bound.device_work import fastest, is_fixed
 from modelless.controller.sim.bound.program import IntArray, Program, Served
 from modelless.controller.sim.bound.service import PlacedVariant
-from modelless.controller.sim.worlds.profiles import MIB
 from modelless.controller.sim.worlds.world import DeviceSettings, World
 from modelless.variants.estimates import FloatArray
 
@@ -71,9 +70,8 @@ def stock_of(
     world: World, device: DeviceSettings, useful: Sequence[PlacedVariant], residual_s: float
 ) -> Stock | None:
     """A class's stock, if it is short of memory and always has the same workers; else None."""
-    memory_bytes = int(device.memory_mib * MIB)
     needed_bytes = sum(variant.memory_bytes for variant in useful)
-    if needed_bytes <= device.count * memory_bytes or not is_fixed(world, device):
+    if needed_bytes <= device.count * device.memory_bytes or not is_fixed(world, device):
         return None
     longest_s = max(batch.spread.most_s for variant in useful for batch in variant.batches)
     longest_s *= 1.0 + device.contention * (device.per_host - 1)
@@ -81,7 +79,7 @@ def stock_of(
     return Stock(
         {variant.variant_id: number for number, variant in enumerate(useful)},
         device.count,
-        measures_of(memory_bytes, [variant.memory_bytes for variant in useful]),
+        measures_of(device.memory_bytes, [variant.memory_bytes for variant in useful]),
         np.array([variant.load_s / fastest(world) for variant in useful]),
         world.warm_start,
         residual_s if is_kept else None,

@@ -25,7 +25,7 @@ from modelless.controller.sim.bound.service import (
     offers_within,
 )
 from modelless.controller.sim.latencies import Truth
-from modelless.controller.sim.worlds.profiles import MIB, Fleet
+from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import World, WorldFile
 from modelless.variants.estimates import FloatArray
@@ -114,15 +114,14 @@ Placed = Sequence[Mapping[str, Sequence[PlacedVariant]]]
 
 def placed_on(world: World, fleet: Fleet) -> Placed:
     """What each device class could do for each task; see ``Placed``."""
-    classes = {facts.variant_id: list(facts.latency_s) for facts in fleet.facts}
-    truth = Truth(fleet.measurements, classes, world.limits.max_batch, fleet.true_ratios)
+    truth = Truth(fleet, world.limits.max_batch)
     placed: list[dict[str, list[PlacedVariant]]] = []
     for device in world.devices:
         spreads = truth.of_class(device.name)
         by_task: dict[str, list[PlacedVariant]] = {}
         for facts in fleet.facts:
             needed_bytes = facts.memory_bytes.get(device.name, math.inf)
-            if needed_bytes > int(device.memory_mib * MIB):
+            if needed_bytes > device.memory_bytes:
                 continue
             name, accuracy = facts.variant_id, facts.accuracy_percent
             batches = tuple(

@@ -22,7 +22,7 @@ from modelless.controller.sim.worlds.variants import (
     TaskSettings,
     WrittenVariants,
 )
-from modelless.controller.sim.worlds.world import World, WorldFile
+from modelless.controller.sim.worlds.world import MIB, World, WorldFile
 from modelless.policies.views import VariantFacts
 from modelless.profiler.cost_model.serving_model import ServingCostModel
 from modelless.profiler.measure.measurement import Measurement
@@ -39,8 +39,6 @@ from modelless.variants.vocabulary import (
     Variant,
     check_name,
 )
-
-MIB = 1 << 20
 
 MOST_POINTS = 1_000_000
 """Measured points of all variants; and figures by variant, device class and batch, tenfold."""
@@ -82,7 +80,7 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
             device.name,
             device.kind,
             device.threads,
-            int(device.memory_mib * MIB),
+            device.memory_bytes,
             device.price_usd_per_hour,
             device.power_w,
         )
@@ -130,13 +128,11 @@ def _task(
     return _stored(settings, name, file.world, home)
 
 
-def plain_variant(
-    task: str, model: str, name: str, accuracy: float, precision: Precision = Precision.FP32
-) -> Variant:
-    """A variant that has no artifact. Nothing here reads its engine."""
+def plain_variant(task: str, model: str, name: str, accuracy: float) -> Variant:
+    """A variant that has no artifact. Nothing here reads its precision or its engine."""
     known = Accuracy(accuracy, "accuracy", Provenance.PUBLISHED, "world file")
     return Variant(
-        task, model, name, 1, precision, None, Engine.ONNXRUNTIME_CPU, "0" * 64, 0, known
+        task, model, name, 1, Precision.FP32, None, Engine.ONNXRUNTIME_CPU, "0" * 64, 0, known
     )
 
 

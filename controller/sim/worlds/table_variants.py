@@ -10,12 +10,11 @@ from fnmatch import fnmatchcase
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.controller.sim.worlds.variants import TableVariants
-from modelless.controller.sim.worlds.world import WorldFile
+from modelless.controller.sim.worlds.world import MIB, WorldFile
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import TableRow, read_table
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 
-_MIB = 1 << 20
 _Key = tuple[str, str, str, int | None]
 _PRECISIONS = {
     "fp16": Precision.FP16,
@@ -136,7 +135,7 @@ def _points(
 ) -> list[Measurement]:
     max_batch = file.world.limits.max_batch
     memory_bytes = _memory_bytes(settings, rows)
-    load_s = settings.load.fixed_s + memory_bytes / _MIB / settings.load.mib_per_s
+    load_s = settings.load.fixed_s + memory_bytes / MIB / settings.load.mib_per_s
     points = []
     for device in dict.fromkeys(row.device for row in rows):
         by_batch: dict[int, TableRow] = {}
@@ -185,11 +184,11 @@ def _quantiles_s(settings: TableVariants, row: TableRow) -> tuple[float, float, 
 def _memory_bytes(settings: TableVariants, rows: Sequence[TableRow]) -> float:
     told = [row.memory_mib for row in rows if row.memory_mib is not None]
     if told:
-        return max(told) * _MIB
+        return max(told) * MIB
     parameters = [row.params_m for row in rows if row.params_m is not None]
     if parameters:
         return max(parameters) * 1e6 * settings.bytes_per_parameter
-    return settings.memory_mib * _MIB
+    return settings.memory_mib * MIB
 
 
 def _fits(text: str, patterns: Sequence[str]) -> bool:

@@ -34,6 +34,8 @@ MOST_QUEUED = 1_000_000
 _MOST_TOLD = 10
 """Problems, in one error."""
 
+MIB = 1 << 20
+
 HOME_SITE = "core"
 """The site of whatever names none."""
 
@@ -67,6 +69,21 @@ class DeviceSettings(Section):
     max_cores: int | None = Field(
         None, ge=1, description="threads of all its workers together; default: no bound"
     )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that variants may fill, each worker."""
+        return int(self.memory_mib * MIB)
+
+    @property
+    def fewest_workers(self) -> int:
+        """Workers that scaling leaves at least."""
+        return self.count if self.min_workers is None else self.min_workers
+
+    @property
+    def most_workers(self) -> int:
+        """Workers that scaling starts at most."""
+        return self.count if self.max_workers is None else self.max_workers
 
 
 class DelaySettings(Section):
@@ -246,9 +263,7 @@ def _problems(world: World) -> list[str]:
     if not any(device.count for device in world.devices):
         problems.append("devices: every count is 0; allowed: at least one worker")
     for number, device in enumerate(world.devices):
-        least = device.min_workers if device.min_workers is not None else device.count
-        most = device.max_workers if device.max_workers is not None else device.count
-        if not min(least, device.count) <= device.count <= max(most, device.count) or least > most:
+        if device.fewest_workers > device.most_workers:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
         alike = [other.name for other in world.devices if _is_like(other, device)]
         problems += [
