@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 import csv
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,12 +65,19 @@ _CHUNK = 20_000
 Row = tuple[Any, ...]
 
 
-class _TableLog(ABC):
+class TableLog:
     """Writes rows in chunks: a value, or None, a column. What was written is whole, however the
-    run ended."""
+    run ended.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Args:
+        write: writes a chunk.
+        end: closes the file.
+    """
+
+    def __init__(
+        self, path: Path, write: Callable[[Sequence[Row]], object], end: Callable[[], object]
+    ) -> None:
+        self._path, self._write, self._end = path, write, end
         self._rows: list[Row] = []
 
     def add(self, row: Row) -> None:
@@ -92,49 +98,28 @@ class _TableLog(ABC):
             self._write(self._rows)
         self._rows.clear()
 
-    @abstractmethod
-    def _write(self, rows: Sequence[Row]) -> None:
-        """Write a chunk."""
 
-    @abstractmethod
-    def _end(self) -> None:
-        """Close the file."""
-
-
-class CsvLog(_TableLog):
+def _open_csv(path: Path, columns: dict[str, type]) -> TableLog:
     """A CSV file: floats as exactly as Python has them, None blank."""
-
-    def __init__(self, path: Path, columns: dict[str, type]) -> None:
-        super().__init__(path)
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(columns)
-
-    def _write(self, rows: Sequence[Row]) -> None:
-        self._writer.writerows(rows)
-
-    def _end(self) -> None:
-        self._file.close()
+    file = path.open("w", encoding="utf-8", newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    return TableLog(path, writer.writerows, file.close)
 
 
-class ParquetLog(_TableLog):
+def _open_parquet(path: Path, columns: dict[str, type]) -> TableLog:
     """A Parquet file, a row group a chunk."""
+    arrow, parquet = import_pyarrow()
+    kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    writer = parquet.ParquetWriter(str(path), schema)
 
-    def __init__(self, path: Path, columns: dict[str, type]) -> None:
-        super().__init__(path)
-        arrow, parquet = import_pyarrow()
-        kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-        self._arrow = arrow
-        self._schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
-        self._writer = parquet.ParquetWriter(str(path), self._schema)
-
-    def _write(self, rows: Sequence[Row]) -> None:
+    def write(rows: Sequence[Row]) -> None:
         if rows:
-            columns = dict(zip(self._schema.names, zip(*rows, strict=True), strict=True))
-            self._writer.write_table(self._arrow.table(columns, schema=self._schema))
+            by_name = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
+            writer.write_table(arrow.table(by_name, schema=schema))
 
-    def _end(self) -> None:
-        self._writer.close()
+    return TableLog(path, write, writer.close)
 
 
 class Log:
@@ -150,14 +135,14 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        kind = log_kind(path)
+        open_table = log_kind(path)
         self.path = path
         self.control_path = control_path(path)
-        opened: list[CsvLog | ParquetLog] = []
+        opened: list[TableLog] = []
         try:
             with _blamed_on(path):
-                opened.append(kind(path, QUERY_COLUMNS))
-                opened.append(kind(self.control_path, CONTROL_COLUMNS))
+                opened.append(open_table(path, QUERY_COLUMNS))
+                opened.append(open_table(self.control_path, CONTROL_COLUMNS))
         except EnvironmentUnfitError:
             for each in opened:
                 each.close()
@@ -188,11 +173,11 @@ def control_path(path: Path) -> Path:
     return path.with_suffix(f".control{path.suffix}")
 
 
-def log_kind(path: Path) -> type[CsvLog] | type[ParquetLog]:
-    """What writes a file of this ending; raises as ``Log`` does."""
+def log_kind(path: Path) -> Callable[[Path, dict[str, type]], TableLog]:
+    """What opens a file of this ending; raises as ``Log`` does."""
     if path.suffix == ".csv":
-        return CsvLog
+        return _open_csv
     if path.suffix == ".parquet":
         import_pyarrow()
-        return ParquetLog
+        return _open_parquet
     raise InvalidInputError.of("log", str(path), "a name ending in .parquet or .csv")
