@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, sqrt
 from statistics import fmean, stdev
@@ -181,10 +182,9 @@ def _shares_of(mine: Mapping[int, Figures], bounds: Mapping[int, Figures]) -> li
 
 def _problems(told: Any) -> dict[str, int]:
     """The mistakes of policies, over all runs; the first few."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for figures in told:
-        for problem, count in figures["policy_problems"].items():
-            counts[problem] = counts.get(problem, 0) + count
+        counts.update(figures["policy_problems"])
     return dict(list(counts.items())[:20])
 
 

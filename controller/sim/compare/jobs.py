@@ -133,10 +133,10 @@ def _begin() -> None:
 
 
 def _figures(job: Job, home: Path | None) -> Figures:
-    summary = Summary(job.seed, job.file.world.name, series=Series())
+    series = Series()
+    summary = Summary(job.seed, job.file.world.name, series=series)
     simulate(job.file, seed=job.seed, home=home, summary=summary)
-    course = summary.series.figures() if summary.series is not None else None
-    return {**summary.figures(), "series": course}
+    return {**summary.figures(), "series": series.figures()}
 
 
 def _bound(job: Job, home: Path | None) -> Figures:

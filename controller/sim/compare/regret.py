@@ -42,7 +42,7 @@ def regret_of(
     first = names[0]
     told = [_world(each, features[each["world"]]) for each in scenarios]
     known = sorted(
-        (each for each in told if first in each["margins"]), key=lambda w: _margin(w, first)
+        (each for each in told if first in each["margins"]), key=lambda w: w["margins"][first]
     )
     unusual = _unusual(known)
     return {
@@ -52,7 +52,7 @@ def regret_of(
         "contenders": [_contender(told, name) for name in names],
         "causes": _causes(known, first),
         "worlds": [
-            {**each, "margin": _margin(each, first), "unusual": unusual[place]}
+            {**each, "margin": each["margins"][first], "unusual": unusual[place]}
             for place, each in enumerate(known)
         ],
         "failed": [each["label"] for each in told if first not in each["margins"]],
@@ -80,13 +80,8 @@ def _world(scenario: Mapping[str, Any], features: Mapping[str, float]) -> dict[s
     }
 
 
-def _margin(world: Mapping[str, Any], name: str) -> float:
-    margin: float = world["margins"][name]
-    return margin
-
-
 def _summary(worlds: Worlds, first: str) -> dict[str, Any]:
-    margins = [_margin(each, first) for each in worlds]
+    margins = [each["margins"][first] for each in worlds]
     to_bound = [
         100.0 * (each["values"][first] - each["bound"])
         for each in worlds
@@ -105,7 +100,7 @@ def _summary(worlds: Worlds, first: str) -> dict[str, Any]:
 
 def _contender(worlds: Worlds, name: str) -> dict[str, Any]:
     mine = [each for each in worlds if name in each["values"]]
-    margins = [_margin(each, name) for each in mine if name in each["margins"]]
+    margins = [each["margins"][name] for each in mine if name in each["margins"]]
     return {
         "contender": name,
         "worlds": len(mine),
@@ -137,7 +132,7 @@ def _causes(worlds: Worlds, first: str) -> list[dict[str, Any]]:
         else:
             lower = [value <= middle for value in values]
         halves = [
-            [_margin(each, first) for each, low in zip(worlds, lower, strict=True) if low is half]
+            [each["margins"][first] for each, low in zip(worlds, lower, strict=True) if low is half]
             for half in (True, False)
         ]
         if not all(halves):
