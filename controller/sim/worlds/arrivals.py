@@ -399,12 +399,9 @@ def _window(
         yield at_s, int(streams[place])
 
 
-class _Row:
-    __slots__ = ("cells", "line")
-
-    def __init__(self, line: int, cells: dict[str, str]) -> None:
-        self.line = line
-        self.cells = cells
+class _Row(NamedTuple):
+    line: int
+    cells: dict[str, str]
 
 
 def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[_Row]:
