@@ -35,7 +35,8 @@ from modelless.variants.vocabulary import SLO
 GRACE_S = 12.0
 """How long to wait for the last replies: more than the deadline of queries that name none."""
 
-_FIRST_CONNECTIONS = 4
+_FIRST_CONNECTIONS, _MOST_CONNECTIONS = 4, 256
+"""More queries at once than the most wait in the client, and are timed all the same."""
 _SEND_BUFFER_BYTES = 1 << 20
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n")
 _CLOSES = b"\r\nconnection: close\r\n"
@@ -81,15 +82,12 @@ class LoadSpec(_Spec):
         url: ``http://host:port``.
         kinds, steps: what and how fast, in order.
         seed: of the times and of the order.
-        most_connections: more queries than these at once wait in the client, and are timed all the
-            same.
     """
 
     url: str
     kinds: list[KindSpec] = Field(min_length=1)
     steps: list[StepSpec] = Field(min_length=1)
     seed: int = 0
-    most_connections: int = 256
 
     @property
     def length_s(self) -> float:
@@ -240,7 +238,7 @@ class Load:
             await asyncio.to_thread(self._report, rows, False)  # a full pipe delays no query
 
     def _connect(self, group: asyncio.TaskGroup) -> None:
-        if len(self._connections) < self._spec.most_connections:
+        if len(self._connections) < _MOST_CONNECTIONS:
             task = group.create_task(self._keep_connection())
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
