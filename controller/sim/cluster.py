@@ -324,7 +324,8 @@ class SimulatedCluster:
 
     def _start_load(self, worker: SimulatedWorker, effect: messages.StartLoad) -> None:
         if effect.device_class == worker.device.device_class:  # else it is a second copy
-            self._row(worker, "load", effect.variant_id, effect.memory_bytes, effect.reason.value)
+            size, reason = effect.memory_bytes, effect.reason.value
+            self._row(worker, "load", effect.variant_id, memory_bytes=size, reason=reason)
         load_s = 0.0
         if not self._is_opening:
             load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
@@ -363,8 +364,14 @@ class SimulatedCluster:
         else:
             summary.unloads += 1
             summary.evictions += bool(effect.for_variant_id)
-            reason, other = effect.reason.value, effect.for_variant_id or None
-            self._row(worker, "unload", variant_id, effect.memory_bytes, reason, other)
+            self._row(
+                worker,
+                "unload",
+                variant_id,
+                memory_bytes=effect.memory_bytes,
+                for_variant=effect.for_variant_id or None,
+                reason=effect.reason.value,
+            )
 
     def _note_resize(self, worker: SimulatedWorker, effect: messages.NoteResize) -> None:
         now_s, device_class = self._events.now_s, effect.device_class
@@ -398,23 +405,11 @@ class SimulatedCluster:
         )
 
     def _row(
-        self,
-        worker: SimulatedWorker,
-        action: str,
-        variant_id: str,
-        memory_bytes: int | None = None,
-        reason: str | None = None,
-        for_variant: str | None = None,
+        self, worker: SimulatedWorker, action: str, variant_id: str, **columns: str | int | None
     ) -> None:
+        name, device = worker.worker_id, worker.settings.name
         self._recorder.control(
-            self._events.now_s,
-            action,
-            worker=worker.worker_id,
-            device=worker.settings.name,
-            variant=variant_id,
-            memory_bytes=memory_bytes,
-            for_variant=for_variant,
-            reason=reason,
+            self._events.now_s, action, worker=name, device=device, variant=variant_id, **columns
         )
 
 

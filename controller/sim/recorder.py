@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.sim.devices import SimulatedBatch
-from modelless.controller.sim.log import Log
+from modelless.controller.sim.log import CONTROL_COLUMNS, Log
 from modelless.controller.sim.summary import Summary, Tally
 from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.policies.plan_quality import PlanQuality
@@ -76,31 +78,19 @@ class Recorder:
             summary.series.add(arrival_s, percent, is_good=reached and not kind, cost_usd=cost_usd)
         if self._log is not None:
             outcome = UNREACHABLE if not reached else SERVED_LATE if is_late else SERVED
-            self._log.queries.add(
-                (
-                    query_id,
-                    task,
-                    arrival_s,
-                    deadline_s,
-                    slo.min_accuracy,
-                    running.variant_id,
-                    running.settings.name,
-                    running.worker.worker_id,
-                    running.dispatch_s,
-                    running.start_s,
-                    running.finish_s,
-                    running.batch_id,
-                    running.items,
-                    accuracy,
-                    outcome,
-                    reason.value if reason is not None else "",
-                    answered_s if reached else None,
-                    slo.items,
-                    slo.tenant,
-                    slo.max_cost_usd,
-                    cost_usd,
-                )
+            ran = (
+                running.variant_id,
+                running.settings.name,
+                running.worker.worker_id,
+                running.dispatch_s,
+                running.start_s,
+                running.finish_s,
+                running.batch_id,
+                running.items,
+                accuracy,
             )
+            why = (outcome, reason.value if reason is not None else "")
+            self._write(query_id, asked, ran, why, answered_s if reached else None, cost_usd)
 
     def fail(self, query_id: int, asked: Asked, at_s: float, outcome: str, reason: str) -> None:
         """The query was refused, or never came to anybody who could refuse it."""
@@ -108,27 +98,8 @@ class Recorder:
             tally.fail(reason if outcome == REFUSED else outcome)
         if self.summary.series is not None:
             self.summary.series.add(asked.arrival_s, None, is_good=False)
-        if self._log is not None:
-            slo = asked.client.slo
-            blank = (None,) * 8
-            self._log.queries.add(
-                (
-                    query_id,
-                    asked.task,
-                    asked.arrival_s,
-                    asked.arrival_s + asked.client.latency_s,
-                    slo.min_accuracy,
-                    *blank,
-                    None,
-                    outcome,
-                    reason,
-                    at_s if outcome == REFUSED else None,
-                    slo.items,
-                    slo.tenant,
-                    slo.max_cost_usd,
-                    None,
-                )
-            )
+        answered_s = at_s if outcome == REFUSED else None
+        self._write(query_id, asked, (None,) * 9, (outcome, reason), answered_s, None)
 
     def batch(self, running: SimulatedBatch) -> None:
         """A device has run a batch, whoever still waits for it."""
@@ -154,24 +125,33 @@ class Recorder:
         self.summary.plans.add(quality)
         self.control(at_s, "plan", reason=quality.words())
 
-    def control(
-        self,
-        at_s: float,
-        action: str,
-        *,
-        worker: str | None = None,
-        device: str | None = None,
-        variant: str | None = None,
-        count: int | None = None,
-        memory_bytes: int | None = None,
-        for_variant: str | None = None,
-        reason: str | None = None,
-    ) -> None:
+    def control(self, at_s: float, action: str, **columns: str | int | None) -> None:
         """A control decision, or what came of one; see ``log.CONTROL_COLUMNS``."""
         if self._log is not None:
-            self._log.control.add(
-                (at_s, action, worker, device, variant, count, memory_bytes, for_variant, reason)
-            )
+            row = dict.fromkeys(CONTROL_COLUMNS) | {"at_s": at_s, "action": action} | columns
+            self._log.control.add(tuple(row.values()))
+
+    def _write(
+        self,
+        query_id: int,
+        asked: Asked,
+        ran: tuple[Any, ...],
+        why: tuple[str, str],
+        answered_s: float | None,
+        cost_usd: float | None,
+    ) -> None:
+        """Log a query; see ``log.QUERY_COLUMNS``.
+
+        Args:
+            ran: from the variant to its accuracy.
+            why: outcome and reason.
+        """
+        if self._log is not None:
+            arrival_s, task, client, _ = asked
+            slo = client.slo
+            asked_for = (query_id, task, arrival_s, arrival_s + client.latency_s, slo.min_accuracy)
+            limits = (slo.items, slo.tenant, slo.max_cost_usd)
+            self._log.queries.add((*asked_for, *ran, *why, answered_s, *limits, cost_usd))
 
     def _tallies(self, task: str, tenant: str) -> tuple[Tally, ...]:
         key = (task, tenant)
