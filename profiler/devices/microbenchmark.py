@@ -24,7 +24,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.noise import HostNoise, NoiseGauge, spread_of
+from modelless.profiler.measure.noise import HostNoise, spread_of
 from modelless.variants.vocabulary import DeviceClass, Engine
 
 _OPSET, _IR_VERSION = 17, 8
@@ -82,20 +82,21 @@ def probes(cache_bytes: Mapping[str, int]) -> list[Probe]:
         found.append(_copy(level, size_bytes // 4, _COPIES))
     found += [_product("fp32", np.float32), _product("fp16", np.float16), _int8_product()]
     found += [_depthwise(), _int8_depthwise()]
-    found += [_chain(Quantity.RUN, 1), _chain(Quantity.CHAIN, _CHAIN)]
+    one = np.ones(1, np.float32)
+    found += [_negations(Quantity.RUN, "", one, 1, 1)]
+    found += [_negations(Quantity.CHAIN, "", one, _CHAIN, _CHAIN)]
     return found
 
 
 def _copy(level: str, size_bytes: int, times: int) -> Probe:
-    """Returns a probe of negations in a row, an operator that only reads and writes."""
     x = np.ones(size_bytes // 4, np.float32)
-    work = 2 * times * x.nbytes
-    return _probe(Quantity.COPY, level, _in_a_row("Neg", times), [], x, work)
+    return _negations(Quantity.COPY, level, x, times, 2 * times * x.nbytes)
 
 
-def _chain(quantity: Quantity, length: int) -> Probe:
-    x = np.ones(1, np.float32)
-    return _probe(quantity, "", _in_a_row("Neg", length), [], x, length)
+def _negations(quantity: Quantity, of: str, x: NDArray[Any], times: int, work: int) -> Probe:
+    """Returns a probe of negations in a row, an operator that only reads and writes."""
+    nodes = [helper.make_node("Neg", [f"x{i}"], [f"x{i + 1}"]) for i in range(times)]
+    return _probe(quantity, of, nodes, [], x, work)
 
 
 def _product(precision: str, dtype: DTypeLike) -> Probe:
@@ -154,10 +155,6 @@ def _quantised_weight(weight: NDArray[Any]) -> list[TensorProto]:
         numpy_helper.from_array(np.array(0, np.uint8), "x_zero"),
         numpy_helper.from_array(np.array(0, np.int8), "w_zero"),
     ]
-
-
-def _in_a_row(operator: str, times: int) -> list[NodeProto]:
-    return [helper.make_node(operator, [f"x{i}"], [f"x{i + 1}"]) for i in range(times)]
 
 
 def _probe(
@@ -251,7 +248,7 @@ class BenchmarkEnvironment:
 
     open_probe: Callable[[Probe, int], Run] | None
     clock: Callable[[], float]
-    gauge: NoiseGauge
+    gauge: HostNoise
     now: Callable[[], datetime]
 
 
@@ -282,7 +279,7 @@ def measure_rates(
     """
     environment = environment or host_environment()
     started_s = environment.clock()
-    engine = Engine.ONNXRUNTIME_CPU
+    engine = Engine.ONNXRUNTIME_CPU.value
     runs: dict[Probe, Run] = {}
     if environment.open_probe is not None and device.kind == "cpu":
         for probe in probes(facts.cache_bytes) if wanted is None else wanted:
@@ -296,10 +293,9 @@ def measure_rates(
         started_s, device.threads, median(spread.values()) if spread else 0.0
     ).level
     run_s, operator_s = _overheads(durations)
-    version = facts.engines.get(engine.value)
     return DeviceRates(
         threads=device.threads,
-        engine=f"{engine.value}-{version}" if durations and version else "",
+        engine=facts.engine_name(engine) if durations and engine in facts.engines else "",
         copy_bytes_per_s=_rates(durations, Quantity.COPY),
         product_multiply_adds_per_s=_rates(durations, Quantity.PRODUCT),
         depthwise_multiply_adds_per_s=_rates(durations, Quantity.DEPTHWISE),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from modelless.profiler.measure.inputs import warm_up_inputs
-from modelless.profiler.measure.noise import HostNoise, NoiseGauge
+from modelless.profiler.measure.noise import HostNoise
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.runtimes.runtime import Tensors
@@ -74,5 +74,5 @@ class MeasuringEnvironment:
     clock: Callable[[], float] = time.perf_counter
     now: Callable[[], datetime] = _utc_now
     load: Callable[[MeasurementJob], LoadedVariant] = load_job
-    gauge: NoiseGauge = field(default_factory=HostNoise)
+    gauge: HostNoise = field(default_factory=HostNoise)
     used_bytes: Callable[[str], int] = used_bytes

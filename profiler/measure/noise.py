@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -152,26 +151,8 @@ def await_quiet(probe_once: Callable[[], Noise]) -> Noise:
     return noise
 
 
-class NoiseGauge(Protocol):
-    """Measures the noise for work on a number of threads."""
-
-    def probe(self, threads: int, runs: int) -> Noise:
-        """Returns the noise during ``runs`` runs of a fixed computation."""
-        ...
-
-    def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """Returns the noise from ``start_s`` (``time.perf_counter``) until now.
-
-        Args:
-            start_s: beginning of the work, seconds.
-            threads: cores that the work wants.
-            spread: known spread of a fixed computation.
-        """
-        ...
-
-
 class HostNoise:
-    """The noise gauge of this host.
+    """Measures the noise of this host for work on a number of threads.
 
     The kernel counts in steps of 10 ms, so a window is at least ``window_s`` long: a quick
     measurement is judged together with what ran just before it.
@@ -207,9 +188,14 @@ class HostNoise:
         return noise_between(before, self._counters(), threads=threads, spread=spread)
 
     def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """Returns the noise from about ``start_s`` until now, with a known spread.
+        """Returns the noise from about ``start_s`` until now.
 
         The window begins earlier where it would be shorter than ``window_s``.
+
+        Args:
+            start_s: beginning of the work on ``time.perf_counter``, seconds.
+            threads: cores that the work wants.
+            spread: known spread of a fixed computation.
         """
         now = self._counters()
         start_s = min(start_s, now.at_s - self._window_s)
