@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from modelless.profiler.cost_model.unmeasured.item_effects import ridge_weights
 from modelless.profiler.cost_model.unmeasured.machine_predictor import MachinePredictor
 from modelless.profiler.cost_model.unmeasured.prior import Prior
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import PlacementFacts, TableRow
-from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
 LEAST_MEASURED = 5
@@ -181,8 +181,7 @@ class _SizeRule:
         outputs = np.log([max(figure(row), 1e-6) for row in measured])
         self._centre, self._level = inputs.mean(axis=0), float(outputs.mean())
         inputs, outputs = inputs - self._centre, outputs - self._level
-        gram = inputs.T @ inputs + _RIDGE * np.eye(2)
-        self._slope: FloatArray = np.linalg.solve(gram, inputs.T @ outputs)
+        self._slope = ridge_weights(inputs, outputs, _RIDGE)
         self._above = max(0.0, float(np.quantile(outputs - inputs @ self._slope, 0.9)))
 
     def at(self, size_bytes: float, batch: int) -> float:

@@ -75,14 +75,15 @@ def _regression_residuals(
 
     inputs = np.stack([centred(column) for column in features.T], axis=1)
     residuals = centred(residual_log)
-    residuals = residuals - inputs @ _ridge_weights(inputs, residuals, _POOLED_RIDGE)
+    residuals = residuals - inputs @ ridge_weights(inputs, residuals, _POOLED_RIDGE)
     for setting in np.flatnonzero(count >= _LEAST_POINTS):
         rows = group == setting
-        weights = _ridge_weights(inputs[rows], residuals[rows], _SETTING_RIDGE)
+        weights = ridge_weights(inputs[rows], residuals[rows], _SETTING_RIDGE)
         residuals[rows] -= inputs[rows] @ weights
     return residuals
 
 
-def _ridge_weights(inputs: FloatArray, outputs: FloatArray, penalty: float) -> FloatArray:
+def ridge_weights(inputs: FloatArray, outputs: FloatArray, penalty: float) -> FloatArray:
+    """Returns the weights of a ridge regression without a constant, shape (columns,)."""
     gram = inputs.T @ inputs + penalty * np.eye(inputs.shape[1])
     return np.asarray(np.linalg.solve(gram, inputs.T @ outputs))
