@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,8 @@ class BatchCurves:
             values = figures[right - 1] + share * (figures[right] - figures[right - 1])
         return np.maximum.accumulate(values, axis=0) if self._ascending else values.copy()
 
+
+_Row = TypeVar("_Row")
 
 # Rows of a table of figures; the three latency quantiles come before these.
 _MEMORY, _LOAD = 3, 4
@@ -174,7 +176,7 @@ class ServingCostModel:
         self._sized_rows = [
             (row, placement)
             for row, placement in enumerate(self._placements)
-            if sizes is not None and sizes.sizes(*placement)
+            if sizes is not None and sizes.sizes(placement)
         ]
         self._tables_kept = _TABLES_KEPT
         if self._sized_rows:
@@ -277,9 +279,9 @@ class ServingCostModel:
 
     def _sized_table(self, batch: int, size: int) -> FloatArray:
         table = self._table(batch, 0).copy()
-        for row, (variant_id, device_class) in self._sized_rows:
+        for row, placement in self._sized_rows:
             assert self._sizes is not None  # noqa: S101  (it has these rows)
-            found = self._sizes.estimate(variant_id, device_class, batch, size)
+            found = self._sizes.estimate(placement, batch, size)
             if found is not None:
                 table[:_MEMORY, row] = found.p50_s, found.p90_s, found.p99_s
         return table
@@ -329,10 +331,7 @@ def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Mea
         rival = by_batch.get(row.batch)
         if rival is None or (rival.trusted, rival.measured_at) <= (row.trusted, row.measured_at):
             by_batch[row.batch] = row
-    return {
-        placement: [by_batch[batch] for batch in sorted(by_batch)]
-        for placement, by_batch in best.items()
-    }
+    return _ascending(best)
 
 
 def _with_predicted(
@@ -344,9 +343,13 @@ def _with_predicted(
     }
     for row in predicted:
         every.setdefault(row.placement, {}).setdefault(row.batch, row)
+    return _ascending(every)
+
+
+def _ascending(rows: Mapping[Placement, Mapping[int, _Row]]) -> dict[Placement, list[_Row]]:
     return {
         placement: [by_batch[batch] for batch in sorted(by_batch)]
-        for placement, by_batch in every.items()
+        for placement, by_batch in rows.items()
     }
 
 
@@ -359,16 +362,9 @@ def _curves(
         alike.setdefault(tuple(point.batch for point in measured), []).append(row)
     curves = []
     for batches, rows in alike.items():
-        latency = [
-            [
-                [getattr(points[row][i], name) for row in rows]
-                for name in ("p50_s", "p90_s", "p99_s")
-            ]
-            for i in range(len(batches))
-        ]
-        memory = [
-            [[float(points[row][i].memory_bytes) for row in rows]] for i in range(len(batches))
-        ]
+        by_batch = list(zip(*(points[row] for row in rows), strict=True))
+        latency = [np.transpose([(p.p50_s, p.p90_s, p.p99_s) for p in same]) for same in by_batch]
+        memory = [[[float(p.memory_bytes) for p in same]] for same in by_batch]
         curves.append(
             (
                 np.array(rows, dtype=np.intp),

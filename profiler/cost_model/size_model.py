@@ -60,23 +60,20 @@ class SizeModel:
                 sizes.setdefault(row.elements, []).append(row)
         self._curves = {placement: _SizeCurves(sizes) for placement, sizes in by_placement.items()}
 
-    def sizes(self, variant: str, device_class: str) -> tuple[int, ...]:
+    def sizes(self, placement: Placement) -> tuple[int, ...]:
         """The sizes at which a placement was measured, ascending; elements of an item."""
-        curves = self._curves.get(Placement(variant, device_class))
+        curves = self._curves.get(placement)
         return () if curves is None else curves.sizes
 
-    def estimate(
-        self, variant: str, device_class: str, batch: int, size: int
-    ) -> SizeEstimate | None:
+    def estimate(self, placement: Placement, batch: int, size: int) -> SizeEstimate | None:
         """The latency of a batch; None if the placement was measured at no known size.
 
         Args:
-            variant: id.
-            device_class: name.
+            placement: which.
             batch: items, 1 or more.
             size: elements of one item's inputs together, 1 or more.
         """
-        curves = self._curves.get(Placement(variant, device_class))
+        curves = self._curves.get(placement)
         return None if curves is None else curves.at(batch, size)
 
 

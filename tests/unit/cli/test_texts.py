@@ -15,7 +15,7 @@ from modelless.profiler.cost_model.size_model import SizeModel
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
-from modelless.variants.vocabulary import CtcDecoding
+from modelless.variants.vocabulary import CtcDecoding, Placement
 
 from .conftest import Ran, Run
 
@@ -252,7 +252,7 @@ def test_profiles_are_of_the_sizes_that_accuracy_was_measured_on(
         records = Records(registry.store)
         assert {row.shape for row in records.current(read_facts())} == {"strokes=3"}
         model = SizeModel(records.every_size(read_facts()))
-    assert model.sizes("lines/m/fp32@1", "cpu-1") == (2, 3, 8)
+    assert model.sizes(Placement("lines/m/fp32@1", "cpu-1")) == (2, 3, 8)
     ran = run(*quick, "--shape", "strokes=40,10")
     assert [each["item_shape"] for each in ran.document["placements"] if each["is_typical"]] == [
         "strokes=3", "strokes=40"

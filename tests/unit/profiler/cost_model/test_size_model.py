@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from modelless.profiler.cost_model.size_model import SizeEstimate, SizeModel
 from modelless.profiler.measure.measurement import Measurement
+from modelless.variants.vocabulary import Placement
 from tests.unit.profiler.conftest import make_measurement
 
 
@@ -28,7 +29,7 @@ def row() -> Any:
 
 
 def estimate(rows: list[Measurement], size: int, batch: int = 1) -> SizeEstimate:
-    found = SizeModel(rows).estimate("t/m/v@1", "cpu-1", batch, size)
+    found = SizeModel(rows).estimate(Placement("t/m/v@1", "cpu-1"), batch, size)
     assert found is not None
     return found
 
@@ -75,10 +76,10 @@ def test_a_single_size_grows_in_proportion(row: Any) -> None:
 
 def test_what_was_not_measured_is_not_known(row: Any) -> None:
     model = SizeModel([row(100, 1.0), make_measurement(variant_id="t/m/w@1")])
-    assert model.sizes("t/m/v@1", "cpu-1") == (100,)
-    assert model.sizes("t/m/w@1", "cpu-1") == ()
-    assert model.estimate("t/m/w@1", "cpu-1", 1, 100) is None
-    assert model.estimate("t/m/v@1", "cpu-2", 1, 100) is None
+    assert model.sizes(Placement("t/m/v@1", "cpu-1")) == (100,)
+    assert model.sizes(Placement("t/m/w@1", "cpu-1")) == ()
+    assert model.estimate(Placement("t/m/w@1", "cpu-1"), 1, 100) is None
+    assert model.estimate(Placement("t/m/v@1", "cpu-2"), 1, 100) is None
 
 
 @given(
