@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from modelless.controller.device import messages
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import LoadInstance, Order
+from modelless.controller.device.messages import Order
 from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
@@ -18,7 +18,6 @@ from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.faults import LoadFails
 from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.controller.sim.worlds.world import DeviceSettings, World
-from modelless.policies.reasons import Reason
 from modelless.policies.views import Pool
 from modelless.variants.vocabulary import Placement
 
@@ -217,32 +216,18 @@ class SimulatedCluster:
 
     def order(
         self,
-        worker_id: str,
+        worker: SimulatedWorker,
         effects: Sequence[Order],
         in_use: Collection[str],
         *,
-        at_once: bool = False,
+        at_once: bool,
     ) -> None:
         """Give a worker the control loop's orders.
 
         Args:
-            worker_id: the worker; if it is gone, its loads fail.
             in_use: the worker's variants that run or are queued for.
             at_once: what is to be loaded was loaded before the world began.
         """
-        worker = self.workers.get(worker_id)
-        if worker is None:
-            for effect in effects:
-                if isinstance(effect, LoadInstance):
-                    self._recorder.summary.failed_loads += 1
-                    self._recorder.control(
-                        self._events.now_s,
-                        "load-failed",
-                        worker=worker_id,
-                        variant=effect.variant_id,
-                        reason=Reason.NO_ROOM.value,
-                    )
-            return
         self._is_opening = at_once
         self._handle(worker, messages.Ordered(effects, in_use))
         if at_once:

@@ -84,7 +84,7 @@ class ControlDriver:
             if ordered_to is None or not ordered_to.is_reachable or ordered_to.is_leaving:
                 continue  # and nobody has noticed yet
             in_use = self._dispatcher.in_use(worker_id)
-            self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
+            self._cluster.order(ordered_to, ordered, in_use, at_once=at_once)
 
     def lose(self, worker_id: str, now_s: float) -> None:
         self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
