@@ -115,7 +115,6 @@ class BayesianDesign:
         batches: every batch size.
         target_error: median relative error of the unmeasured points at which to stop, e.g. 0.05;
             None to go on for as long as something is left, by the loss of decisions.
-        effort: how long a point is measured, which determines its cost.
         knowledge: measured rows of other devices.
     """
 
@@ -125,13 +124,11 @@ class BayesianDesign:
         placements: Mapping[Placement, PlacementFacts],
         batches: Sequence[int],
         target_error: float | None = None,
-        effort: MeasurementEffort | None = None,
         knowledge: Sequence[TableRow] = (),
     ) -> None:
         self._model = MachinePredictor(prior, placements, batches, knowledge)
         self._placements = placements
         self._target_error = target_error
-        self._effort = effort or MeasurementEffort()
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
@@ -149,7 +146,7 @@ class BayesianDesign:
             return None
         loads_s = [row.load_s for row in known]
         load_s = float(np.median(loads_s)) if loads_s else _TYPICAL_LOAD_S
-        cost_s = self._measuring_s(expected.median_s)
+        cost_s = _measuring_s(expected.median_s)
         covariance, noise_variance = fitted.covariance(rows)
         weights = None
         if self._target_error is None and len(known) >= _LEAST_FOR_DECISIONS:
@@ -216,10 +213,12 @@ class BayesianDesign:
     def _group(self, placement: Placement, batch: int) -> tuple[str, str, int]:
         return self._placements[placement].variant.task, placement.device_class, batch
 
-    def _measuring_s(self, median_s: FloatArray) -> FloatArray:
-        effort = self._effort
-        most_s = np.minimum(effort.max_time_s, effort.tail_repeats * median_s)
-        return np.maximum(most_s, effort.min_repeats * median_s)
+
+def _measuring_s(median_s: FloatArray) -> FloatArray:
+    """Returns how long points are measured, by their medians; that is their cost."""
+    effort = MeasurementEffort()
+    most_s = np.minimum(effort.max_time_s, effort.tail_repeats * median_s)
+    return np.maximum(most_s, effort.min_repeats * median_s)
 
 
 def _sample_evenly(left: Mapping[Placement, Sequence[int]]) -> list[Placement]:

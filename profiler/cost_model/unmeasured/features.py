@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,9 +99,9 @@ class Points:
     model: IntArray
     item: IntArray
     skeleton: IntArray
-    item_effect: FloatArray = field(default_factory=lambda: np.empty(0))
-    has_item_effect: FloatArray = field(default_factory=lambda: np.empty(0))
-    is_benchmarked: FloatArray = field(default_factory=lambda: np.empty(0))
+    item_effect: FloatArray
+    has_item_effect: FloatArray
+    is_benchmarked: FloatArray
 
     def __len__(self) -> int:
         return len(self.roofline_log)

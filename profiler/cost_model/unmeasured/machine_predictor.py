@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -200,9 +200,9 @@ class FittedMachine:
     def predict(self, rows: IntArray) -> ExpectedLatency:
         """Returns the latencies that measurements of these points would find."""
         found = np.empty((2, len(rows)))
-        for known, at in self._by_class(rows):
-            expected = known.predict(rows[at])
-            found[:, at] = expected.median_s, expected.band_log
+        for known, at, places in self._by_class(rows):
+            told = known.predictor.predict(known.shots, known.latency_ms, places)
+            found[:, at] = told.median_ms / 1e3, np.log(told.high_ms / told.median_ms)
         return ExpectedLatency(*found)
 
     def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
@@ -216,20 +216,24 @@ class FittedMachine:
         """
         total = np.zeros((len(rows), len(rows)))
         noise_variances = []
-        for known, at in self._by_class(rows):
-            total[np.ix_(at, at)], noise_variance = known.covariance(rows[at])
+        for known, at, places in self._by_class(rows):
+            total[np.ix_(at, at)], noise_variance = known.predictor.covariance(
+                known.shots, known.latency_ms, places
+            )
             noise_variances += [noise_variance] * len(at)
         return total, float(np.mean(noise_variances))
 
-    def _by_class(self, rows: IntArray) -> Iterator[tuple[_FittedClass, IntArray]]:
+    def _by_class(self, rows: IntArray) -> Iterator[tuple[_FittedClass, IntArray, IntArray]]:
+        """Yields each class of these points, which of them are its own, and their places in it."""
+        wanted = rows.tolist()
         for known in self._classes:
-            at = np.flatnonzero([row in known.place for row in rows.tolist()])
-            if len(at):
-                yield known, at
+            at = [number for number, row in enumerate(wanted) if row in known.place]
+            if at:
+                places = [known.place[wanted[number]] for number in at]
+                yield known, np.array(at, dtype=np.intp), np.array(places, dtype=np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class _FittedClass:
+class _FittedClass(NamedTuple):
     """One device class, conditioned on its measurements.
 
     Attributes:
@@ -242,18 +246,6 @@ class _FittedClass:
     predictor: DevicePredictor
     shots: IntArray
     latency_ms: FloatArray
-
-    def predict(self, rows: IntArray) -> ExpectedLatency:
-        """See ``FittedMachine.predict``."""
-        found = self.predictor.predict(self.shots, self.latency_ms, self._places(rows))
-        return ExpectedLatency(found.median_ms / 1e3, np.log(found.high_ms / found.median_ms))
-
-    def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
-        """See ``FittedMachine.covariance``."""
-        return self.predictor.covariance(self.shots, self.latency_ms, self._places(rows))
-
-    def _places(self, rows: IntArray) -> IntArray:
-        return np.array([self.place[row] for row in rows.tolist()], dtype=np.intp)
 
 
 def thin_out(shots: Sequence[Shot]) -> list[Shot]:
