@@ -74,21 +74,14 @@ class ClosedReceipts(RecentReceipts):
     def __init__(self, *, keeps_served: bool) -> None:
         super().__init__()
         self._keeps_served = keeps_served
-        self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
         if self._keeps_served or receipt.outcome == "refused":
-            self._closed[receipt.query.query_id] = receipt
-
-    def get(self, query_id: int) -> Receipt | None:
-        return self._closed.get(query_id)
+            self._receipts[receipt.query.query_id] = receipt
 
     def take(self, query_id: int) -> Receipt | None:
         """The receipt, which is forgotten with this."""
-        return self._closed.pop(query_id, None)
-
-    def __len__(self) -> int:
-        return len(self._closed)
+        return self._receipts.pop(query_id, None)
 
 
 class Engine:

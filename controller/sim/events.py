@@ -19,9 +19,6 @@ class Events:
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._planned = 0
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     @property
     def happened(self) -> int:
         return self._planned - len(self._heap)
