@@ -256,8 +256,6 @@ class Registry:
         accuracy: Accuracy,
         artifact: bytes,
         resolution_px: int | None = None,
-        parameter_count: int | None = None,
-        multiply_adds: int | None = None,
         inspect: bool = True,
         also: Callable[[Session, Variant], object] | None = None,
     ) -> Variant:
@@ -272,7 +270,6 @@ class Registry:
             name: of the variant, e.g. ``int8-224``.
             precision, engine, accuracy, resolution_px: what it is.
             artifact: the whole file.
-            parameter_count, multiply_adds: taken from the graph where left out.
             inspect: refuse a file that is not ONNX, not allowed, or not of the task's signature.
                 False only for bytes that were inspected just before.
             also: writes in the same transaction what the variant must not be seen without.
@@ -292,10 +289,11 @@ class Registry:
         if inspect:
             from modelless.variants.graphs.inspection import check_signature, inspect_onnx
 
-            facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
-            check_signature(facts, known_task)
-            parameter_count = facts.parameter_count if parameter_count is None else parameter_count
-            multiply_adds = facts.multiply_adds if multiply_adds is None else multiply_adds
+            check_signature(inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes), known_task)
+        try:
+            graph_facts = _read_facts(artifact, resolution_px, "ONNX file")
+        except IntegrityError:  # only of a file that the caller inspected, and wrongly passed
+            graph_facts = None
         variant = Variant(
             task=known_task.name,
             model=model.name if isinstance(model, Model) else model,
@@ -307,13 +305,9 @@ class Registry:
             artifact_sha256=hashlib.sha256(artifact).hexdigest(),
             artifact_bytes=len(artifact),
             accuracy=accuracy,
-            parameter_count=parameter_count,
-            multiply_adds=multiply_adds,
+            parameter_count=None if graph_facts is None else graph_facts.parameter_count,
+            multiply_adds=None if graph_facts is None else graph_facts.multiply_adds,
         )
-        try:
-            graph_facts = _read_facts(artifact, resolution_px, "ONNX file")
-        except IntegrityError:  # only of a file that the caller inspected, and wrongly passed
-            graph_facts = None
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
         with self.store.transaction() as session:
             if isinstance(task, Task):

@@ -35,8 +35,6 @@ class BuiltVariant:
         name: e.g. ``int8-224``; unique in its model.
         resolution_px: side of the network's own input; None if it has none.
         onnx_bytes: the whole graph, weights within.
-        parameter_count: of the graph.
-        multiply_adds: an item.
     """
 
     model: Model
@@ -46,8 +44,6 @@ class BuiltVariant:
     engine: Engine
     onnx_bytes: bytes
     accuracy: Accuracy
-    parameter_count: int | None
-    multiply_adds: int | None
 
 
 class ZooEntry(Protocol):

@@ -116,20 +116,6 @@ class Network:
     linear_weight: Float
     linear_bias: Float
 
-    @property
-    def parameter_count(self) -> int:
-        """Weights and biases after folding."""
-        layers = sum(layer.weight.size + layer.bias.size for layer in self.convolutions)
-        return int(layers + self.linear_weight.size + self.linear_bias.size)
-
-    def multiply_adds(self, resolution_px: int) -> int:
-        """Multiply-adds of one image at ``resolution_px``; resizing and softmax are not counted."""
-        total, side = 0, resolution_px
-        for layer in self.convolutions:
-            side = ceil(side / layer.stride)
-            total += layer.weight.size * side * side
-        return int(total + self.linear_weight.size)
-
 
 def load_network(architecture: Architecture) -> Network:
     """The trained network, from the installed weight package.

@@ -95,8 +95,6 @@ class FashionMnist:
                     source=f"{manifest['data_source']}, test split ({TEST_IMAGES})",
                     **record["accuracy"],
                 ),
-                parameter_count=record["parameter_count"],
-                multiply_adds=record["multiply_adds"],
             )
 
     def test_split(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -166,8 +166,6 @@ def _variant(
         engine=Engine.ONNXRUNTIME_CPU,
         onnx_bytes=onnx_bytes,
         accuracy=accuracy,
-        parameter_count=network.parameter_count,
-        multiply_adds=network.multiply_adds(side),
     )
 
 

@@ -154,8 +154,7 @@ def register(
         check_resolution(resolution_px)
         labelled = path_or_none(validation)
         data = read_model(str(source), framework, of_task, labelled, on_progress).onnx_bytes
-        facts = inspect_onnx(data)
-        check_signature(facts, of_task)
+        check_signature(inspect_onnx(data), of_task)
         measured: tuple[MeasuredAccuracy, Metric] | None = None
         if labelled is not None:
             measurable = _engine_to_measure(runs_on, on_progress)
@@ -199,8 +198,6 @@ def register(
                 accuracy=accuracy,
                 artifact=data,
                 resolution_px=resolution_px,
-                parameter_count=facts.parameter_count,
-                multiply_adds=facts.multiply_adds,
                 inspect=False,
                 also=note,
             )

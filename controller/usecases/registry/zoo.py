@@ -250,7 +250,5 @@ def _register(
         accuracy=accuracy,
         artifact=one.onnx_bytes,
         resolution_px=one.resolution_px,
-        parameter_count=one.parameter_count,
-        multiply_adds=one.multiply_adds,
         inspect=False,  # done as it was built
     )

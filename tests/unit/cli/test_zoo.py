@@ -44,8 +44,6 @@ class FakeEntry:
                 engine=Engine.ONNXRUNTIME_CPU,
                 onnx_bytes=tiny_bytes(done + 1.0, output=self.output),
                 accuracy=Accuracy(self.percent, "top-1", Provenance.PUBLISHED, "a page"),
-                parameter_count=12,
-                multiply_adds=12,
             )
         on_progress("done", 2, 2)
 

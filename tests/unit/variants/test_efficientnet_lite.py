@@ -17,6 +17,7 @@ from PIL import Image
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.graphs.canonical import write_model
+from modelless.variants.graphs.multiply_adds import count_multiply_adds
 from modelless.variants.making.session import Session
 from modelless.variants.zoo.efficientnet_lite import (
     ARCHITECTURES,
@@ -74,7 +75,8 @@ def test_each_size_is_as_large_as_published(
     network = load_network(architecture)
     assert sum(layer.groups > 1 for layer in network.convolutions) == count
     # TensorFlow counts batch normalisation and activations as well, which folding leaves out.
-    assert round(network.multiply_adds(architecture.native_px) / 1e6) == millions
+    counted = count_multiply_adds(write_graph(network, architecture.native_px))
+    assert round((counted or 0) / 1e6) == millions
     assert 0.93 < millions / published_millions < 1.0
 
 
