@@ -16,7 +16,7 @@ from modelless.variants.graphs.inspection import read_onnx
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.lineage import tool_versions
-from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance, verify_conversion
+from modelless.variants.making.verification import verify_conversion
 
 _HOME: Final = "modelless.variants.conversion"
 
@@ -50,9 +50,7 @@ class Source:
     tools: Mapping[str, str] = field(default_factory=dict)
 
 
-def convert(
-    framework: str, source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Source:
+def convert(framework: str, source: str, inputs: CalibrationData) -> Source:
     """Convert a trained model and hold the result against it.
 
     Args:
@@ -60,7 +58,6 @@ def convert(
             arguments; or a file of a format that the framework's converter names.
         inputs: real inputs, by the names that the ONNX model's inputs shall have, in the order in
             which the model takes them. Axis 0, and what differs in size between calls, stays free.
-        tolerance: how far apart two outputs may be.
 
     Raises:
         NotFoundError: no such framework, or nothing to import under that name.
@@ -72,7 +69,7 @@ def convert(
     if not inputs.feeds:
         raise InvalidInputError.of("conversion: inputs", "none", "one call of real inputs at least")
     converter: Callable[..., Source] = FRAMEWORKS.find(framework)
-    return converter(source, inputs, tolerance)
+    return converter(source, inputs)
 
 
 def finish(
@@ -80,13 +77,12 @@ def finish(
     source_run: Callable[[Feed], Outputs],
     source: str,
     inputs: CalibrationData,
-    tolerance: Tolerance,
     framework: str,
     tools: set[str],
 ) -> Source:
     """The last steps that all converters share: write canonically, verify, note the tools."""
     onnx_bytes = write_model(model)
-    verify_conversion(guarded(source_run, source), onnx_bytes, inputs, tolerance)
+    verify_conversion(guarded(source_run, source), onnx_bytes, inputs)
     return Source(source, onnx_bytes, framework, tool_versions({"onnx", *tools}))
 
 
@@ -111,17 +107,16 @@ def output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 
-def load_model(source: str, kind: type | tuple[type, ...]) -> Any:
+def load_model(source: str, kind: type) -> Any:
     """The model of importable code that ``source`` names, or that a factory there makes.
 
     Raises:
         NotFoundError: it cannot be imported.
         InvalidInputError: it is no path of importable code, or no model of ``kind``.
     """
-    kinds = kind if isinstance(kind, tuple) else (kind,)
     allowed = (
-        f"package.module:attribute, {' or '.join(each.__qualname__ for each in kinds)} or a "
-        "function without arguments that makes one"
+        f"package.module:attribute, {kind.__qualname__} or a function without arguments that makes "
+        "one"
     )
     if ":" not in source:
         raise InvalidInputError.of(

@@ -33,7 +33,6 @@ from modelless.variants.conversion.converted import (
 )
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
-from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
 
 # -- .pt2 archives without their pickles ----------------------------------------------------------
 #
@@ -118,9 +117,7 @@ def _refusal(source: str, name: str, why: str) -> IntegrityError:
 _HINT: Final = "install PyTorch, https://pytorch.org, and pip install onnxscript"
 
 
-def convert_pytorch(
-    source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Source:
+def convert_pytorch(source: str, inputs: CalibrationData) -> Source:
     """See ``converted.convert``. The source may be a ``.pt2`` file; its free sizes are its own.
 
     Tensors are handed over in the order of ``inputs``. The outputs are called ``output``, or
@@ -144,7 +141,7 @@ def convert_pytorch(
 
     count = len(guarded(run, source)(inputs.feeds[0]))
     model = _export(torch, program, arguments, names, output_names(count), sizes, source)
-    return finish(model, run, source, inputs, tolerance, "pytorch", {"torch", "onnxscript"})
+    return finish(model, run, source, inputs, "pytorch", {"torch", "onnxscript"})
 
 
 def import_torch() -> Any:

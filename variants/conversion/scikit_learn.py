@@ -19,7 +19,6 @@ from modelless.common.errors import InvalidInputError, require
 from modelless.variants.conversion.converted import Source, finish, load_model
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
-from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
 
 _HINT: Final = "pip install 'modelless[sklearn]'"
 _OPSET: Final = 17
@@ -28,9 +27,7 @@ _LOCALE: Final = "C.UTF-8"
 containers seldom have."""
 
 
-def convert_scikit_learn(
-    source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Source:
+def convert_scikit_learn(source: str, inputs: CalibrationData) -> Source:
     """See ``converted.convert``. One input [items, features], or [items] of texts.
 
     A classifier's outputs are ``label`` and ``probabilities``, a regressor's is ``variable``. The
@@ -76,7 +73,7 @@ def convert_scikit_learn(
         # skl2onnx gives regressors' single outputs an axis of their own.
         return {outputs[0]: found.reshape(len(given), -1) if found.ndim == 1 else found}
 
-    return finish(made, run, source, inputs, tolerance, "scikit-learn", {"sklearn", "skl2onnx"})
+    return finish(made, run, source, inputs, "scikit-learn", {"sklearn", "skl2onnx"})
 
 
 def _use_gather(graph: GraphProto) -> None:

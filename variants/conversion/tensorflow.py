@@ -17,15 +17,12 @@ from modelless.common.errors import InvalidInputError, require
 from modelless.variants.conversion.converted import Source, finish, load_model, output_names
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
-from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
 
 _HINT: Final = "pip install tensorflow tf2onnx"
 _OPSET: Final = 17
 
 
-def convert_tensorflow(
-    source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Source:
+def convert_tensorflow(source: str, inputs: CalibrationData) -> Source:
     """See ``converted.convert``.
 
     The outputs are called ``output``, or ``output_0``, ``output_1``, ... if there are several. The
@@ -58,7 +55,7 @@ def convert_tensorflow(
         arrays = [np.asarray(each) for each in tensorflow.nest.flatten(found)]
         return dict(zip(outputs, arrays, strict=True))
 
-    return finish(made, run, source, inputs, tolerance, "tensorflow", {"tensorflow", "tf2onnx"})
+    return finish(made, run, source, inputs, "tensorflow", {"tensorflow", "tf2onnx"})
 
 
 def _rename_outputs(graph: GraphProto, names: list[str]) -> None:

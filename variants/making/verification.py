@@ -26,14 +26,14 @@ class Tolerance:
     relative: float = 1e-4
 
 
-DEFAULT_TOLERANCE: Final = Tolerance()
+_DEFAULT_TOLERANCE: Final = Tolerance()
 
 
 def verify_conversion(
     source_run: Callable[[Feed], Outputs],
     onnx_bytes: bytes,
     inputs: CalibrationData,
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    tolerance: Tolerance = _DEFAULT_TOLERANCE,
 ) -> None:
     """Hold a model against its source.
 
