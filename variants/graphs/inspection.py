@@ -122,16 +122,16 @@ def read_signature(
     return _signature(_real_inputs(model), where), _signature(list(model.graph.output), where)
 
 
-def read_onnx(path: Path | str, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes:
+def read_onnx(path: Path | str) -> bytes:
     """The bytes of an ONNX file, weights from beside it put in: one artifact that needs no other.
 
     Raises:
         IntegrityError, InvalidInputError: as ``inspect_onnx``.
     """
     path = Path(path)
-    model, where, has_external_data = _load(path, max_bytes)
+    model, where, has_external_data = _load(path, MAX_ARTIFACT_BYTES)
     if not has_external_data:
-        return _read_file(path, max_bytes)
+        return _read_file(path, MAX_ARTIFACT_BYTES)
     try:
         return bytes(model.SerializeToString())
     except (EncodeError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Final
 
 from modelless.common.errors import NotFoundError
 from modelless.variants.paths import ScopePath, not_found, parse_path
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Model, Task, Variant
 
 _RETIRED: Final = (
@@ -57,14 +58,12 @@ class Catalog:
         self.tasks: Mapping[str, Task] = {task.name: task for task in tasks}
         self.models: Mapping[tuple[str, str], Model] = {(m.task, m.name): m for m in models}
         self.versions: Mapping[str, Variant] = {variant.id: variant for variant in variants}
-        serving: dict[tuple[str, str, str], Variant] = {}
+        serving: dict[str, Variant] = {}
         for variant in self.versions.values():
-            key = _key(variant)
-            wanted = self.current.get("/".join(key), variant.version)
-            if wanted == variant.version and (
-                key not in serving or variant.version < serving[key].version
-            ):
-                serving[key] = variant
+            name = name_of(variant.id)
+            known = serving.get(name, variant)
+            if self.current.get(name, variant.version) == variant.version <= known.version:
+                serving[name] = variant
         self.variants: tuple[Variant, ...] = tuple(serving.values())
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
@@ -73,11 +72,11 @@ class Catalog:
         Args:
             reasons: why, by variant id; what nothing is left of says so when it is asked for.
         """
-        gone = {_key(variant) for variant in self.variants if variant.id in reasons}
+        gone = {name_of(variant.id) for variant in self.variants if variant.id in reasons}
         return Catalog(
             self.tasks.values(),
             self.models.values(),
-            (each for each in self.versions.values() if _key(each) not in gone),
+            (each for each in self.versions.values() if name_of(each.id) not in gone),
             {**self.left_out, **reasons},
             self.current,
         )
@@ -92,9 +91,9 @@ class Catalog:
             retired: names of variants of which none is current. Tasks that have no others go;
                 versions stay known.
         """
-        before = {"/".join(_key(variant)): variant.version for variant in self.variants}
+        before = {name_of(variant.id): variant.version for variant in self.variants}
         known = {name: v for name, v in current.items() if f"{name}@{v}" in self.versions}
-        left_out = {v.id: _RETIRED for v in self.variants if "/".join(_key(v)) in retired}
+        left_out = {v.id: _RETIRED for v in self.variants if name_of(v.id) in retired}
         gone = {self.versions[each].task for each in left_out}
         gone -= {v.task for v in self.variants if v.id not in left_out}
         return Catalog(
@@ -107,10 +106,10 @@ class Catalog:
 
     def grown_by(self, newer: Catalog, names: Collection[str]) -> Catalog:
         """The same, and what a newer one has of these ``task/model/variant``."""
-        added = [each for each in newer.versions.values() if "/".join(_key(each)) in names]
+        added = [each for each in newer.versions.values() if name_of(each.id) in names]
         tasks = {each.task: newer.tasks[each.task] for each in added}
         models = {key: newer.models[key] for key in ((each.task, each.model) for each in added)}
-        current = {"/".join(_key(each)): each.version for each in (*newer.variants, *self.variants)}
+        current = {name_of(each.id): each.version for each in (*newer.variants, *self.variants)}
         return Catalog(
             {**self.tasks, **tasks}.values(),
             {**self.models, **models}.values(),
@@ -158,16 +157,13 @@ class Catalog:
     def _refuse_left_out(self, path: ScopePath) -> None:
         wanted = "/".join(part for part in (path.task, path.model, path.variant) if part)
         for variant_id, reason in self.left_out.items():
-            if f"{variant_id.partition('@')[0]}/".startswith(f"{wanted}/"):
+            if f"{name_of(variant_id)}/".startswith(f"{wanted}/"):
                 raise NotFoundError(f"{variant_id} is not served: {reason}")
 
     def _version(self, serving: Variant, version: int) -> Variant:
-        found = self.versions.get(f"{serving.task}/{serving.model}/{serving.name}@{version}")
+        name = name_of(serving.id)
+        found = self.versions.get(f"{name}@{version}")
         if found is None:
-            known = (str(v.version) for v in self.versions.values() if _key(v) == _key(serving))
+            known = (str(v.version) for v in self.versions.values() if name_of(v.id) == name)
             raise not_found(f"version of variant {serving.name}", str(version), known, "")
         return found
-
-
-def _key(variant: Variant) -> tuple[str, str, str]:
-    return variant.task, variant.model, variant.name

@@ -237,7 +237,7 @@ def _line(session: Session, path: ScopePath) -> Line:
     registered = registered_lines(session)
     if name not in registered:
         raise not_found("variant", name, registered, "add some with: modelless zoo add.")
-    known = variants_in(session, path.task, path.model, path.variant, None, False)
+    known = variants_in(session, path.task, path.model, path.variant)
     versions = [variant.version for variant in known]
     if path.version is not None and path.version not in versions:
         raise not_found(f"version of {name}", str(path.version), map(str, versions), "")

@@ -91,11 +91,13 @@ def one_variant(session: Session, path: ScopePath) -> Variant:
     """The variant that a whole path names: its version, or the latest."""
     if path.model is None or path.variant is None:
         raise InvalidInputError.of("variant", str(path), "task/model/variant@version")
-    found = variants_in(session, path.task, path.model, path.variant, path.version, True)
+    found = variants_in(
+        session, path.task, path.model, path.variant, path.version, latest_only=True
+    )
     if found:
         return found[0]
     find_model(session, find_task(session, path.task).name, path.model)
-    every = variants_in(session, path.task, path.model, None, None, False)
+    every = variants_in(session, path.task, path.model)
     versions = [str(variant.version) for variant in every if variant.name == path.variant]
     if versions:
         what = f"version of variant {path.task}/{path.model}/{path.variant}"
@@ -138,7 +140,7 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
     Raises:
         InvalidInputError: these bytes are registered under this name and engine with other facts.
     """
-    every = variants_in(session, variant.task, variant.model, variant.name, None, False)
+    every = variants_in(session, variant.task, variant.model, variant.name)
     for known in every:
         if (known.artifact_sha256, known.engine) == (variant.artifact_sha256, variant.engine):
             # Counts follow from the bytes; a later modelless may know how to count more.
@@ -400,7 +402,6 @@ class Registry:
         task: str | None = None,
         model: str | None = None,
         name: str | None = None,
-        version: int | None = None,
         *,
         latest_only: bool = True,
     ) -> tuple[Variant, ...]:
@@ -408,11 +409,10 @@ class Registry:
 
         Args:
             task, model, name: narrow it down; None is any.
-            version: this version; None is the latest one.
-            latest_only: False for every version, where ``version`` is None.
+            latest_only: False for every version.
         """
         with self.store.session() as session:
-            return variants_in(session, task, model, name, version, latest_only)
+            return variants_in(session, task, model, name, latest_only=latest_only)
 
     def variant(self, variant_id: str) -> Variant:
         """The variant of that id, ``task/model/name@version``; NotFoundError if there is none."""
@@ -432,7 +432,7 @@ class Registry:
             catalog = Catalog(
                 map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))),
                 map(model_of, session.scalars(select(ModelRow).order_by(ModelRow.name))),
-                variants_in(session, None, None, None, None, False),
+                variants_in(session),
                 current={name: line.current for name, line in lines_in(session).items()},
             )
         if with_retired or not retired:

@@ -149,13 +149,13 @@ def _chosen(session: Session, path: ScopePath) -> tuple[Variant, ...]:
     find_task(session, path.task)
     if path.model is not None:
         find_model(session, path.task, path.model)
-    found = variants_in(session, path.task, path.model, path.variant, path.version, False)
+    found = variants_in(session, path.task, path.model, path.variant, path.version)
     return found or (() if path.variant is None else (one_variant(session, path),))
 
 
 def _left(session: Session, path: ScopePath, ids: Collection[str]) -> dict[str, list[int]]:
     """The versions that are left of each variant of which some go."""
-    every = variants_in(session, path.task, path.model, path.variant, None, False)
+    every = variants_in(session, path.task, path.model, path.variant)
     left: dict[str, list[int]] = {name_of(each): [] for each in ids}
     for variant in every:
         if variant.id not in ids and name_of(variant.id) in left:

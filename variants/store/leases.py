@@ -19,10 +19,10 @@ from modelless.variants.store.tables import LeaseRow, UtcDateTime
 LEASE_S: Final = 30.0
 """So long a lease holds after it was taken or renewed."""
 
-_CONTROL: Final = "control"
+_NAME: Final = "control"
 
 
-def take_lease(store: Store, holder: str, shown: str, name: str = _CONTROL) -> None:
+def take_lease(store: Store, holder: str, shown: str) -> None:
     """Take the lease, or renew it.
 
     Args:
@@ -35,9 +35,9 @@ def take_lease(store: Store, holder: str, shown: str, name: str = _CONTROL) -> N
     """
     with store.transaction() as session:
         now = _now(session)
-        row = session.get(LeaseRow, name)
+        row = session.get(LeaseRow, _NAME)
         if row is None or (row.holder != holder and row.expires_at <= now):
-            row = session.merge(LeaseRow(name=name, holder=holder, since=now))
+            row = session.merge(LeaseRow(name=_NAME, holder=holder, since=now))
         if row.holder != holder:
             raise EnvironmentUnfitError(
                 f"The store {store.shown_url} has a control plane already: {row.shown}, since "
@@ -48,10 +48,10 @@ def take_lease(store: Store, holder: str, shown: str, name: str = _CONTROL) -> N
         row.shown, row.expires_at = shown, now + timedelta(seconds=LEASE_S)
 
 
-def end_lease(store: Store, holder: str, name: str = _CONTROL) -> None:
+def end_lease(store: Store, holder: str) -> None:
     """End the holder's lease, if it has it. StoreError if the store cannot be written."""
     with store.transaction() as session:
-        session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
+        session.execute(delete(LeaseRow).where(LeaseRow.name == _NAME, LeaseRow.holder == holder))
 
 
 def _now(session: Session) -> datetime:

@@ -114,13 +114,14 @@ def line_of(row: VersionLineRow) -> Line:
 
 def variants_in(
     session: Session,
-    task: str | None,
-    model: str | None,
-    name: str | None,
-    version: int | None,
-    latest_only: bool,
+    task: str | None = None,
+    model: str | None = None,
+    name: str | None = None,
+    version: int | None = None,
+    *,
+    latest_only: bool = False,
 ) -> tuple[Variant, ...]:
-    """Variants in order of task, model, name and version. The arguments: ``Registry.variants``."""
+    """Variants in order of task, model, name and version; of the parts that are None, any."""
     key = (VariantRow.task, VariantRow.model, VariantRow.name)
     query = select(VariantRow).order_by(*key, VariantRow.version)
     for column, value in zip(key, (task, model, name), strict=True):

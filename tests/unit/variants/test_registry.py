@@ -126,7 +126,6 @@ class TestVersions:
         assert ids((first, second)) == ["pixels/mean/fp32@1", "pixels/mean/fp32@2"]
         assert registry.variants() == (second,)
         assert registry.variants(latest_only=False) == (first, second)
-        assert registry.variants(version=1) == (first,)
 
     def test_the_same_bytes_keep_their_version(self, registry: Registry) -> None:
         first = register(registry, 1.0)
