@@ -6,11 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.variants.artifacts import read_verified
 from modelless.variants.runtimes.resident_memory import give_back_freed, resident_bytes
 from modelless.variants.runtimes.runtime import Tensors
 from modelless.variants.signature import DATATYPES
@@ -110,22 +112,25 @@ _Loaded = TypeVar("_Loaded", bound=MeasuredVariant)
 
 def load_measured(
     variant: Variant,
+    artifact: Path,
     threads: int,
-    open_variant: Callable[[], _Loaded],
+    open_variant: Callable[[bytes], _Loaded],
     warm_up: Sequence[Tensors],
     memory: MemoryGauge,
     most_warm_up_s: float = inf,
 ) -> _Loaded:
-    """Load by ``open_variant``, run each of ``warm_up`` once, and measure time and memory.
+    """Check the artifact, open it, run each of ``warm_up`` once, and measure time and memory.
 
     Args:
+        artifact: the variant's file; it is read once, so nothing can change between check and use.
         threads: 1 to 1024.
-        open_variant: reads the artifact and builds the session.
+        open_variant: builds the session from the very bytes that were checked.
         warm_up: batches, largest last for a true memory figure.
         most_warm_up_s: once it has taken so long, the rest of ``warm_up`` is left out: what waits
             for a slow model must not wait for its largest batch.
 
     Raises:
+        IntegrityError: the artifact is not the file that was registered.
         InvalidInputError: ``threads``, or a warm-up batch that does not fit; nothing stays loaded.
     """
     if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
@@ -133,7 +138,9 @@ def load_measured(
     memory.settle()
     before_bytes = memory.used_bytes()
     start_s = time.perf_counter()
-    loaded = open_variant()
+    loaded = open_variant(
+        read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
+    )
     opened_s = time.perf_counter()
     try:
         for tensors in warm_up:

@@ -25,7 +25,6 @@ from typing import Final
 import onnxruntime as ort
 
 from modelless.common.errors import ModellessError
-from modelless.variants.artifacts import read_verified
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import MOST_WARM_UP_S, ProcessMemory, load_measured
 from modelless.variants.runtimes.onnxruntime_session import (
@@ -64,16 +63,13 @@ class OnnxRuntimeCpu:
         ``threads`` are intra-op threads. See ``Runtime.load``.
         """
 
-        def open_variant() -> OnnxRuntimeVariant:
-            # Read once, so that nothing can change between check and use.
-            data = read_verified(
-                artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes
-            )
+        def open_variant(data: bytes) -> OnnxRuntimeVariant:
             _refuse_external_data(data, variant)
             return OnnxRuntimeVariant(variant, threads, self._open(variant, data, threads))
 
-        memory = ProcessMemory()
-        return load_measured(variant, threads, open_variant, warm_up, memory, MOST_WARM_UP_S)
+        return load_measured(
+            variant, artifact, threads, open_variant, warm_up, ProcessMemory(), MOST_WARM_UP_S
+        )
 
     def _open(self, variant: Variant, data: bytes, threads: int) -> ort.InferenceSession:
         if len(data) < _LEAST_KEPT_BYTES:

@@ -17,7 +17,6 @@ import numpy as np
 import onnxruntime as ort
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
 from modelless.variants.runtimes.cuda_runtime import Cuda
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
@@ -58,10 +57,10 @@ class OnnxRuntimeCuda:
     ) -> OnnxRuntimeVariant:
         """See ``Runtime.load``. ``threads`` are for the nodes that stay on the CPU."""
 
-        def open_variant() -> OnnxRuntimeVariant:
-            return _open(variant, artifact, threads, [(_CUDA, _CUDA_OPTIONS)])
+        def open_variant(data: bytes) -> OnnxRuntimeVariant:
+            return _open(variant, data, threads, [(_CUDA, _CUDA_OPTIONS)])
 
-        return load_measured(variant, threads, open_variant, warm_up, self._cuda)
+        return load_measured(variant, artifact, threads, open_variant, warm_up, self._cuda)
 
 
 class OnnxRuntimeTensorRt:
@@ -94,11 +93,11 @@ class OnnxRuntimeTensorRt:
             (_CUDA, _CUDA_OPTIONS),
         ]
 
-        def open_variant() -> OnnxRuntimeVariant:
-            return _open(variant, artifact, threads, providers)
+        def open_variant(data: bytes) -> OnnxRuntimeVariant:
+            return _open(variant, data, threads, providers)
 
         shown = [*warm_up, *(_widened(tensors) for tensors in warm_up[-1:]), *warm_up[-1:]]
-        loaded = load_measured(variant, threads, open_variant, shown, self._cuda)
+        loaded = load_measured(variant, artifact, threads, open_variant, shown, self._cuda)
         self._cache.trim(key)
         return loaded
 
@@ -129,12 +128,11 @@ def _tensorrt_options(precision: Precision, folder: Path) -> dict[str, object]:
 
 
 def _open(
-    variant: Variant, artifact: Path, threads: int, providers: Sequence[Provider]
+    variant: Variant, data: bytes, threads: int, providers: Sequence[Provider]
 ) -> OnnxRuntimeVariant:
     options = common_options()
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False  # kept for every input shape ever seen
-    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
     read_signature(data, variant.id)  # TensorRT's provider would take operators of its plugins
     session = open_graph(data, variant.id, options, [*providers, "CPUExecutionProvider"])
     wanted, found = providers[0][0], session.get_providers()

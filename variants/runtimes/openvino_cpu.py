@@ -17,7 +17,6 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import (
@@ -62,14 +61,14 @@ class OpenVinoCpu:
         ``threads`` compute one batch together, in one stream. See ``Runtime.load``.
         """
 
-        def open_variant() -> OpenVinoVariant:
-            return self._open(variant, artifact, threads)
+        def open_variant(data: bytes) -> OpenVinoVariant:
+            return self._open(variant, data, threads)
 
-        memory = ProcessMemory()
-        return load_measured(variant, threads, open_variant, warm_up, memory, MOST_WARM_UP_S)
+        return load_measured(
+            variant, artifact, threads, open_variant, warm_up, ProcessMemory(), MOST_WARM_UP_S
+        )
 
-    def _open(self, variant: Variant, artifact: Path, threads: int) -> OpenVinoVariant:
-        data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
+    def _open(self, variant: Variant, data: bytes, threads: int) -> OpenVinoVariant:
         inputs, outputs = read_signature(data, variant.id)
         key = self.cache_key(variant, threads)
         try:

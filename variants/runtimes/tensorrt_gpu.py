@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
-from modelless.variants.artifacts import read_verified
 from modelless.variants.graphs.inspection import read_signature
 from modelless.variants.runtimes.cuda_runtime import Cuda, Graph, Stream, TensorBuffer
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
@@ -264,10 +263,7 @@ class TensorRt:
         nothing: the card computes.
         """
 
-        def open_variant() -> TensorRtVariant:
-            data = read_verified(
-                artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes
-            )
+        def open_variant(data: bytes) -> TensorRtVariant:
             inputs, outputs = read_signature(data, variant.id)
             profiles = shape_profiles(inputs, variant.resolution_px)
             engine = self._engine(data, variant, profiles)
@@ -280,7 +276,7 @@ class TensorRt:
                 raise
             return loaded
 
-        return load_measured(variant, threads, open_variant, warm_up, self._cuda)
+        return load_measured(variant, artifact, threads, open_variant, warm_up, self._cuda)
 
     def _engine(self, data: bytes, variant: Variant, profiles: tuple[ShapeProfile, ...]) -> Any:
         """The compiled engine, from the cache if it is there and TensorRT takes it."""

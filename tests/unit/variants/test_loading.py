@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,11 +45,21 @@ class Gauge:
 
 @pytest.mark.parametrize(("most_s", "ran"), [(math.inf, [1, 2, 4, 8]), (2.5, [1, 2]), (0.0, [1])])
 def test_what_waits_for_a_slow_model_does_not_wait_for_its_largest_batch(
-    monkeypatch: pytest.MonkeyPatch, most_s: float, ran: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_s: float, ran: list[int]
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     session: Any = Session(clock)
-    loaded = load_measured(variant_of(b"x"), 1, lambda: session, BATCHES, Gauge(), most_s)
+    artifact = tmp_path / "artifact"
+    artifact.write_bytes(b"x")
+    opened: list[bytes] = []
+
+    def open_variant(data: bytes) -> Any:
+        opened.append(data)
+        return session
+
+    variant = variant_of(b"x")
+    loaded = load_measured(variant, artifact, 1, open_variant, BATCHES, Gauge(), most_s)
+    assert opened == [b"x"]
     assert loaded.ran == ran
     assert loaded.load_s == sum(ran)

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
-from modelless.variants.runtimes import find_runtime, onnxruntime_cpu
+from modelless.variants.runtimes import find_runtime, loading, onnxruntime_cpu
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.onnxruntime_cpu import OnnxRuntimeCpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
@@ -72,7 +72,7 @@ class TestArtifact:
     def test_a_swap_after_the_check_changes_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        path, really_read = tmp_path / "artifact", onnxruntime_cpu.read_verified
+        path, really_read = tmp_path / "artifact", loading.read_verified
 
         def read_then_swap(*arguments: object, **more: object) -> bytes:
             data = really_read(*arguments, **more)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class TestArtifact:
             return data
 
         path.write_bytes(tiny_bytes())
-        monkeypatch.setattr(onnxruntime_cpu, "read_verified", read_then_swap)
+        monkeypatch.setattr(loading, "read_verified", read_then_swap)
         loaded = OnnxRuntimeCpu().load(variant_of(tiny_bytes()), path, threads=1)
         outputs = loaded.infer({"image": IMAGES})
         np.testing.assert_allclose(outputs["scores"], expected_scores(IMAGES), rtol=1e-5)
