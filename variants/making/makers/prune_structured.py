@@ -11,7 +11,7 @@ quickly with the share; ``fine-tune`` may follow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -53,21 +53,8 @@ class Chain:
     reads: NodeProto
 
 
-@dataclass(slots=True)
-class Chains:
-    """The chains of a graph.
-
-    Attributes:
-        found: chains, in the order of their layers.
-        refused: by layer, why it begins none.
-    """
-
-    found: list[Chain] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-
-
-def find_chains(graph: GraphProto) -> Chains:
-    """Every chain of ``graph``, and why the other layers begin none."""
+def find_chains(graph: GraphProto) -> tuple[list[Chain], dict[str, str]]:
+    """Every chain of ``graph`` in the layers' order, and why other layers begin none, by layer."""
     held = {
         name: tensor
         for name, tensor in constants(graph).items()
@@ -79,16 +66,17 @@ def find_chains(graph: GraphProto) -> Chains:
         for name in reads(node):
             following[name] = node
     outputs = {value.name for value in graph.output}
-    result = Chains()
+    found: list[Chain] = []
+    refused: dict[str, str] = {}
+    walk = _Walk(held, counts, following, outputs)
     for node in graph.node:
         if node.op_type not in ("Conv", "Gemm") or node.input[1] not in held:
             continue
-        walk = _Walk(held, counts, following, outputs)
         try:
-            result.found.append(walk.from_layer(node))
+            found.append(walk.from_layer(node))
         except _NoChain as error:
-            result.refused[node.name] = str(error)
-    return result
+            refused[node.name] = str(error)
+    return found, refused
 
 
 class _NoChain(Exception):
@@ -174,18 +162,18 @@ class PruneStructured(Maker):
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
         graph = model.graph
-        chains = find_chains(graph)
-        if not chains.found:
-            reasons = "; ".join(f"{name}: {why}" for name, why in chains.refused.items())
+        chains, refused = find_chains(graph)
+        if not chains:
+            reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
             raise InvalidInputError.of(
                 "prune-structured: model",
                 reasons or "no layers with constant float32 weights",
                 "a Conv or Gemm followed by nothing but activations, pooling, batch normalisation "
                 "or depthwise Conv up to the next Conv or Gemm",
             )
-        moments = _moments(model, {chain.reads.input[0] for chain in chains.found}, calibration)
+        moments = _moments(model, {chain.reads.input[0] for chain in chains}, calibration)
         removed = total = 0
-        for chain in chains.found:
+        for chain in chains:
             losses = _losses(graph, chain, moments[chain.reads.input[0]])
             kept = self._kept(losses)
             total += len(losses)
@@ -198,10 +186,10 @@ class PruneStructured(Maker):
                 self.multiple_of,
                 "less, or a larger share: no chain has channels enough to lose so many",
             )
-        notes = [f"{removed} of {total} channels of {len(chains.found)} chains removed"]
-        if chains.refused:
-            name, why = next(iter(chains.refused.items()))
-            notes.append(f"{len(chains.refused)} layers keep all of theirs, e.g. {name}: {why}")
+        notes = [f"{removed} of {total} channels of {len(chains)} chains removed"]
+        if refused:
+            name, why = next(iter(refused.items()))
+            notes.append(f"{len(refused)} layers keep all of theirs, e.g. {name}: {why}")
         return Made(model, tuple(notes))
 
     def _kept(self, losses: NDArray[np.float64]) -> NDArray[np.int64]:
