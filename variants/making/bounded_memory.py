@@ -96,8 +96,3 @@ class Answers:
                 self._kept.append(found)
                 self._left_bytes -= size
             yield found
-
-
-def run_each(session: Session, calibration: CalibrationData) -> Iterator[dict[str, NDArray[Any]]]:
-    """The outputs of each call, one after the other; nothing is kept."""
-    return (session.run(feed) for feed in calibration.feeds)

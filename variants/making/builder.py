@@ -23,7 +23,7 @@ from modelless.common.errors import (
 from modelless.common.files import write_whole
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.graphs.canonical import read_model, write_model
-from modelless.variants.making.bounded_memory import Answers, run_each
+from modelless.variants.making.bounded_memory import Answers
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
@@ -182,7 +182,7 @@ class Builder:
             if all(step.with_settings.lossless for step in steps):
                 source = Session(chains.source)
                 verify_conversion(source.run, made, chains.wanted.calls, _LOSSLESS)
-            found = run_each(Session(made), chains.wanted.calls)
+            found = map(Session(made).run, chains.wanted.calls.feeds)  # nothing of it is kept
             fidelity = compare(chains.wanted, found, chains.task)
         makers = [step.with_settings for step in steps]
         return MadeVariant(

@@ -10,7 +10,7 @@ import pytest
 from modelless.variants.graphs.canonical import read_model
 from modelless.variants.making import bounded_memory
 from modelless.variants.making.activation_ranges import activations, measure_ranges
-from modelless.variants.making.bounded_memory import Answers, Pieces, run_each
+from modelless.variants.making.bounded_memory import Answers, Pieces
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import compare, run_all
 from modelless.variants.making.maker import receive_messages
@@ -93,7 +93,7 @@ def test_answers_may_be_asked_for_again_and_again(
     answers = Answers(session, pictures())
     wanted = run_all(Session(FASHION), answers.calls)
     for _ in range(2):
-        found = compare(answers, run_each(Session(FASHION), answers.calls))
+        found = compare(answers, map(Session(FASHION).run, answers.calls.feeds))
         assert (found.sqnr_db, found.items) == (200.0, compare(wanted, wanted).items)
     runs = len(session.asked) - 1
     assert runs == len(answers.calls.feeds) * (1 if kept_bytes else 2)
