@@ -34,7 +34,6 @@ class Bf16(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         model = at_least_opset(model, 13)  # the first whose Cast takes bfloat16
         graph = model.graph
         names = {weight.name for weight in require_weights(model, self.name)}

@@ -36,7 +36,6 @@ class Fp16(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         import_onnxruntime()
         from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 

@@ -45,7 +45,6 @@ class Int8Dynamic(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         import_onnxruntime()
         from onnxruntime.quantization import QuantType, quantize_dynamic
         from onnxruntime.quantization.quant_utils import add_pre_process_metadata

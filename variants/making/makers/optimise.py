@@ -42,7 +42,6 @@ class Optimise(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         notes = []
         for dimension, size in self.sizes.items():
             _fix(model, dimension, size)

@@ -30,7 +30,6 @@ class PruneMagnitude(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         layers = require_weights(model, self.name, "Prune before quantising.")
         found = {weight.name: weight.array for weight in layers}
         scores = {name: lamp_scores(array) for name, array in found.items()}

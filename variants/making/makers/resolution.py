@@ -38,7 +38,6 @@ class Resolution(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         resize = _resize_in_front(model.graph)
         if resize is not None:
             before = _set_side(model.graph, resize, self.px)
