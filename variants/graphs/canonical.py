@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import Final
+from contextlib import suppress
+from copy import deepcopy
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, version_converter
 
@@ -47,12 +50,9 @@ def write_model(model: ModelProto) -> bytes:
     Raises:
         IntegrityError: it is not a valid ONNX model.
     """
-    tidy = ModelProto()
-    tidy.CopyFrom(model)
+    tidy = deepcopy(model)
     graph = tidy.graph
-    nodes = _sorted(graph.node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.node, _sorted(graph.node))
     name_nodes(graph)
     drop_unread(graph)
     del graph.value_info[:]
@@ -70,6 +70,12 @@ def write_model(model: ModelProto) -> bytes:
     return onnx_bytes
 
 
+def refill(field: Any, values: Sequence[Any]) -> None:
+    """Put messages in the place of those in a repeated field, which may be some of them."""
+    del field[:]
+    field.extend(values)
+
+
 def name_nodes(graph: GraphProto) -> None:
     """Give every node of ``graph`` a name of its own; those that have one keep it."""
     taken: set[str] = set()
@@ -83,9 +89,7 @@ def drop_unread(graph: GraphProto) -> None:
     """Remove constants that neither a node nor the graph's outputs read."""
     read = {name for node in graph.node for name in reads(node)}
     read |= {value.name for value in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    refill(graph.initializer, [each for each in graph.initializer if each.name in read])
 
 
 def reads(node: NodeProto) -> Iterator[str]:
@@ -106,34 +110,30 @@ def _lift_constants(graph: GraphProto) -> None:
             graph.initializer.append(values[0])
         else:
             kept.append(node)
-    del graph.node[:]
-    graph.node.extend(kept)
+    refill(graph.node, kept)
     held = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in held]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    refill(graph.input, [value for value in graph.input if value.name not in held])
 
 
 def _sorted(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Each node after those whose results it reads; else in the order given (Kahn, 1962)."""
+    """Each node after those whose results it reads; else in the order given."""
     by = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    waits = [
-        {by[name] for name in reads(node) if name in by and by[name] != index}
-        for index, node in enumerate(nodes)
-    ]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, needed in enumerate(waits):
-        for other in needed:
-            readers[other].append(index)
-    ready = [index for index, needed in enumerate(waits) if not needed]
+    order = TopologicalSorter(
+        {
+            index: {by[name] for name in reads(node) if by.get(name, index) != index}
+            for index, node in enumerate(nodes)
+        }
+    )
+    with suppress(CycleError):  # of a cycle nothing is ever ready: inspection refuses the rest
+        order.prepare()
+    ready = sorted(order.get_ready())
     result = []
     while ready:
         index = heapq.heappop(ready)
         result.append(nodes[index])
-        for reader in readers[index]:
-            waits[reader].discard(index)
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
+        order.done(index)
+        for following in order.get_ready():
+            heapq.heappush(ready, following)
     return result
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -131,8 +132,7 @@ def _evaluate(
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = deepcopy(tensor)
     copy.name = name
     return copy
 
@@ -310,8 +310,7 @@ def _inlined(lean: ModelProto) -> ModelProto:
 
 def _inferred(lean: ModelProto) -> GraphProto:
     """The graph with every shape that inference finds."""
-    understood = ModelProto()
-    understood.CopyFrom(lean)
+    understood = deepcopy(lean)
     for node in understood.graph.node:
         if node.domain == ONNX_RUNTIME_DOMAIN and node.op_type in STAND_INS:
             _stand_in(node, understood.graph)
@@ -345,8 +344,7 @@ def _stand_in(node: NodeProto, graph: GraphProto) -> None:
             helper.make_tensor_value_info(inputs[-1], TensorProto.FLOAT, [rows, columns])
         )
     node.op_type, node.domain = operator, ""
-    del node.input[:]
-    node.input.extend(inputs)
+    node.input[:] = inputs
     del node.output[1:]
 
 

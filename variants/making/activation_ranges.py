@@ -14,6 +14,7 @@ is no evidence for any, and after a ReLU it would drown all that is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
@@ -180,8 +181,7 @@ def activations(
 
 
 def _with_outputs(model: ModelProto, names: list[str]) -> bytes:
-    more = ModelProto()
-    more.CopyFrom(model)
+    more = deepcopy(model)
     there = {value.name for value in (*more.graph.output, *more.graph.input)}
     for name in names:
         if name not in there:

@@ -8,6 +8,7 @@ so any operator may stand there. Needs PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch.nn import functional
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.graphs.canonical import reads
+from modelless.variants.graphs.canonical import reads, refill
 from modelless.variants.graphs.weights import attribute, constants, weights
 from modelless.variants.making.calibration import Feed
 from modelless.variants.making.session import Session
@@ -347,13 +348,10 @@ class _Before:
         self._computed = [name for name in names if name not in inputs]
         if not self._computed:
             return
-        before = ModelProto()
-        before.CopyFrom(model)
-        needed = _leading_to(model, self._computed)
-        del before.graph.node[:]
-        before.graph.node.extend(needed)
-        del before.graph.output[:]
-        before.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in self._computed)
+        before = deepcopy(model)
+        refill(before.graph.node, _leading_to(model, self._computed))
+        outputs = [helper.make_empty_tensor_value_info(name) for name in self._computed]
+        refill(before.graph.output, outputs)
         self._session = Session(before.SerializeToString())
 
     def __call__(self, feed: Feed) -> Feed:

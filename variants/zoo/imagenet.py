@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import cached_property
 
 import numpy as np
@@ -125,9 +126,7 @@ def resized(model: ModelProto, side_px: int) -> ModelProto:
 
     Its ranges serve that, too: the values that a filter gives hardly depend on the resolution.
     """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return Resolution(px=side_px).make(copy, CalibrationData()).model
+    return Resolution(px=side_px).make(deepcopy(model), CalibrationData()).model
 
 
 def class_names() -> tuple[str, ...]:

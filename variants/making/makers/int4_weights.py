@@ -19,6 +19,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from pydantic import Field
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.graphs.canonical import refill
 from modelless.variants.graphs.weights import add_constant, attribute, constants, weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
@@ -38,7 +39,6 @@ class Int4Weights(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        del calibration
         quantizer = _quantizer()
         _gemm_to_matmul(model)
         products = [weight for weight in weights(model) if weight.node.op_type == "MatMul"]
@@ -113,8 +113,7 @@ def _gemm_to_matmul(model: ModelProto) -> None:
             nodes.append(
                 helper.make_node("Add", [product, node.input[2]], [*node.output], name=node.name)
             )
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.node, nodes)
 
 
 def _is_plain(node: NodeProto) -> bool:

@@ -10,6 +10,7 @@ QDQ form (pairs of QuantizeLinear and DequantizeLinear), which other engines rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -19,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from pydantic import Field
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.graphs.canonical import at_least_opset, write_model
+from modelless.variants.graphs.canonical import at_least_opset, refill, write_model
 from modelless.variants.graphs.weights import (
     add_constant,
     attribute,
@@ -264,10 +265,8 @@ class Int8Static(Maker):
         import_onnxruntime()
         from onnxruntime.quantization import QDQQuantizer, QuantType, TensorData
 
-        copy = ModelProto()
-        copy.CopyFrom(model)
         quantizer = QDQQuantizer(
-            copy,
+            deepcopy(model),
             self.per_channel,
             self.reduce_range,
             QuantType.QInt8,
@@ -351,6 +350,4 @@ def _free_last_outputs(model: ModelProto) -> None:
             continue
         layer.output[0] = restore.output[0]
         dropped |= {rounding.name, restore.name}
-    kept = [node for node in graph.node if node.name not in dropped]
-    del graph.node[:]
-    graph.node.extend(kept)
+    refill(graph.node, [node for node in graph.node if node.name not in dropped])
