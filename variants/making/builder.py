@@ -121,7 +121,7 @@ class Builder:
             folder: where it is noted what was made.
             artifacts: where the files go; a folder of its own in ``folder`` by default.
         """
-        self._artifacts = artifacts or ArtifactStore(str(folder / "artifacts"))
+        self._artifacts = artifacts or ArtifactStore(folder / "artifacts")
         self._steps = folder / "steps"
 
     def build(

@@ -477,4 +477,4 @@ def open_registry(home: Path | None = None) -> Registry:
     folder = folder.resolve()
     default = URL.create("sqlite", database=str(folder / "store.db"))
     store = open_store(os.environ.get("MODELLESS_STORE_URL") or default)
-    return Registry(store, ArtifactStore(str(folder / "artifacts")))
+    return Registry(store, ArtifactStore(folder / "artifacts"))

@@ -34,7 +34,7 @@ RULES = TrialRules(alpha=0.01, max_s=60.0)
 @pytest.fixture
 def registry(store: Store, tmp_path: Path) -> Registry:
     """With three versions of one variant, and one of another."""
-    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry = Registry(store, ArtifactStore(tmp_path / "artifacts"))
     registry.add_task(TASK)
     registry.add_model(MODEL)
     for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):

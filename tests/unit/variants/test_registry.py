@@ -38,7 +38,7 @@ BETTER = Accuracy(60.0, "top-1", Provenance.PUBLISHED, "a page")
 
 @pytest.fixture
 def registry(store: Store, tmp_path: Path) -> Registry:
-    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry = Registry(store, ArtifactStore(tmp_path / "artifacts"))
     registry.add_task(TASK)
     registry.add_model(MODEL)
     return registry
@@ -342,7 +342,7 @@ class TestGraphFacts:
         facts = registry.graph_facts(variant)
         assert facts == read_graph_facts(tiny_model(), resolution_px=8)
         assert facts.activation_bytes == 4 * (3 * 8 * 8 + 3 + 4)
-        registry.artifacts = ArtifactStore(registry.artifacts.url + "-elsewhere")
+        registry.artifacts = ArtifactStore(registry.artifacts.folder / "elsewhere")
         assert registry.graph_facts(variant) == facts  # the file is not needed
 
     @pytest.mark.parametrize("kept", [None, '{"reader": 0}'])

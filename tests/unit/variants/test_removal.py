@@ -25,7 +25,7 @@ NAME = "pixels/mean/fp32"
 @pytest.fixture
 def registry(store: Store, tmp_path: Path) -> Registry:
     """Three versions of one variant, and another that has the first one's bytes."""
-    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry = Registry(store, ArtifactStore(tmp_path / "artifacts"))
     registry.add_task(TASK)
     registry.add_model(MODEL)
     for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
@@ -65,7 +65,7 @@ def test_a_version_goes_with_its_file(registry: Registry) -> None:
     found = remove(registry, f"{NAME}@2")
     assert (found.variants, found.files) == ((f"{NAME}@2",), 1)
     assert found.file_bytes == len(tiny_bytes(2.0))
-    assert sha256 not in registry.artifacts
+    assert not registry.artifacts.locate(sha256).exists()
     assert there(registry) == [f"{NAME}@1", f"{NAME}@3", "pixels/mean/other@1"]
     assert kinds(registry) == [("removed", f"{NAME}@2")]
 

@@ -44,7 +44,7 @@ def ignore(*_: int) -> None:
 @pytest.fixture
 def registry(store: Store, tmp_path: Path) -> Registry:
     """Rows in most tables, with each kind of column, and two artifacts."""
-    registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+    registry = Registry(store, ArtifactStore(tmp_path / "artifacts"))
     for scale in (1.0, 2.0):
         registry.register_variant(
             task=TASK, model=MODEL, name="fp32", precision=Precision.FP32,
@@ -151,7 +151,7 @@ class TestBackups:
         self, registry: Registry, file: Path, other: Store, tmp_path: Path
     ) -> None:
         assert file.stat().st_mode & 0o777 == 0o600
-        artifacts = ArtifactStore(str(tmp_path / "others"))
+        artifacts = ArtifactStore(tmp_path / "others")
         restore_backup(other, artifacts, file, ignore)
         assert contents(other) == contents(registry.store)
         restored = Registry(other, artifacts)
@@ -255,7 +255,7 @@ class TestBackups:
         self.refuses(tmp_path / "bad.zip", tmp_path, "artifact sha256")
 
     def refuses(self, file: Path, folder: Path, says: str) -> None:
-        others = ArtifactStore(str(folder / "others"))
+        others = ArtifactStore(folder / "others")
         with open_store(f"sqlite:///{folder}/target.db") as target:
             with pytest.raises(ModellessError, match=says):
                 restore_backup(target, others, file, ignore, {"a.json": folder / "b.json"})
