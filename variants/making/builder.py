@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from modelless.common.errors import (
@@ -239,7 +239,7 @@ class Builder:
         record = {
             "artifact_sha256": result.sha256,
             "notes": result.notes,
-            "lineage": json.loads(lineage.to_json()),
+            "lineage": asdict(lineage),
         }
         try:
             write_whole(path, json.dumps(record, indent=1).encode())

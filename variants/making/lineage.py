@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import modelless
-from modelless.common.errors import IntegrityError
 from modelless.variants.making.recipe import Step
 
 
@@ -42,26 +41,17 @@ class Lineage:
     machine: str
     calibration_sha256: str | None
 
-    def to_json(self) -> str:
-        """The same lineage gives the same text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-
     @classmethod
-    def from_json(cls, text: str) -> Lineage:
-        """Read the text that ``to_json`` wrote; IntegrityError for any other."""
-        try:
-            fields = json.loads(text)
-            steps = tuple(StepRecord(**step) for step in fields.pop("steps"))
-            return cls(steps=steps, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise IntegrityError(
-                f"lineage: it is damaged ({error}). Make the model anew."
-            ) from error
+    def of_document(cls, document: Mapping[str, Any]) -> Lineage:
+        """The lineage of which ``asdict`` made a document; TypeError or KeyError for any other."""
+        steps = tuple(StepRecord(**step) for step in document["steps"])
+        return cls(**{**document, "steps": steps})
 
     @property
     def key(self) -> str:
-        """Hex sha256 of the text: under it, the result is found again."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        """Hex sha256 of the lineage as JSON: under it, the result is found again."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def lineage_of(source_sha256: str, steps: Sequence[Step], calibration_sha256: str) -> Lineage:

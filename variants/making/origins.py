@@ -7,7 +7,6 @@ store, so nothing else is needed to make a variant again.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -53,10 +52,8 @@ class Origin:
 
     def row(self, variant_id: str) -> HistoryRow:
         """The history's row."""
-        details = {**asdict(self), "lineage": json.loads(self.lineage.to_json())}
-        return HistoryRow(
-            kind=MADE, subject=variant_id, reason=f"made of {self.source}", details=details
-        )
+        reason = f"made of {self.source}"
+        return HistoryRow(kind=MADE, subject=variant_id, reason=reason, details=asdict(self))
 
 
 def find_origin(store: Store, variant_id: str) -> Origin | None:
@@ -77,11 +74,11 @@ def find_origin(store: Store, variant_id: str) -> Origin | None:
         return None
     details: dict[str, Any] = dict(row.details)
     try:
-        lineage = Lineage.from_json(json.dumps(details.pop("lineage")))
+        lineage = Lineage.of_document(details.pop("lineage"))
         fidelity = Fidelity(**details.pop("fidelity"))
         notes = tuple(details.pop("notes"))
         return Origin(lineage=lineage, fidelity=fidelity, notes=notes, **details)
-    except (KeyError, TypeError, IntegrityError):
+    except (KeyError, TypeError):
         return None
 
 

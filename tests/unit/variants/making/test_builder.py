@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -230,7 +230,8 @@ class TestRebuilding:
     def test_bit_for_bit(self, tmp_path: Path) -> None:
         data = pictures()
         for made in build(tmp_path, self.CHAINS, data).values():
-            again = rebuild(Lineage.from_json(made.lineage.to_json()), FASHION, data)
+            kept = json.loads(json.dumps(asdict(made.lineage)))
+            again = rebuild(Lineage.of_document(kept), FASHION, data)
             assert again == made.path.read_bytes()
             assert hashlib.sha256(again).hexdigest() == made.artifact_sha256
 
@@ -249,10 +250,6 @@ class TestRebuilding:
         made = build(tmp_path, recipe(x=["bf16"]), pictures())["x"]
         assert made.lineage.calibration_sha256 is None
         assert made.lineage.tools.keys() == {"modelless", "numpy", "onnx"}
-
-    def test_a_damaged_lineage_is_refused(self) -> None:
-        with pytest.raises(IntegrityError, match="lineage: it is damaged"):
-            Lineage.from_json('{"steps": [{}]}')
 
 
 @pytest.mark.slow
