@@ -153,6 +153,12 @@ class ArtifactStore:
         return size_bytes
 
 
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def check_sha256(value: str) -> str:
     """Return ``value`` if it is a sha256 in lowercase hex, else raise InvalidInputError."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):

@@ -11,7 +11,6 @@ instead of 1,252 MiB; 0.25 s of processor time to open them all instead of 1.0 s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import Final
 import onnxruntime as ort
 
 from modelless.common.errors import ModellessError
+from modelless.variants.artifacts import file_sha256
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 from modelless.variants.runtimes.loading import MOST_WARM_UP_S, ProcessMemory, load_measured
 from modelless.variants.runtimes.onnxruntime_session import (
@@ -137,7 +137,7 @@ def _is_whole(folder: Path) -> bool:
     """Whether a graph and its weights are there, just as they were kept."""
     try:
         digests = json.loads((folder / _DIGESTS).read_bytes())
-        return all(_digest(folder / name) == digests[name] for name in (_GRAPH, _WEIGHTS))
+        return all(file_sha256(folder / name) == digests[name] for name in (_GRAPH, _WEIGHTS))
     except (OSError, ValueError, TypeError, LookupError):
         return False
 
@@ -157,20 +157,15 @@ def _keep_optimised(data: bytes, folder: Path, name: str) -> None:
             "session.optimized_model_external_initializers_file_name", _WEIGHTS
         )
         open_graph(data, name, options, _PROVIDERS)
-        digest = _digest(weights)
+        digest = file_sha256(weights)
         for other in folder.parent.glob(f"*/{_WEIGHTS}"):
-            if other.stat().st_size == weights.stat().st_size and _digest(other) == digest:
+            if other.stat().st_size == weights.stat().st_size and file_sha256(other) == digest:
                 weights.unlink()
                 os.link(other, weights)
                 break
-        digests.write_text(json.dumps({_GRAPH: _digest(graph), _WEIGHTS: digest}))
+        digests.write_text(json.dumps({_GRAPH: file_sha256(graph), _WEIGHTS: digest}))
         for each in (weights, graph, digests):
             each.replace(folder / each.name)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 from modelless.common.files import write_whole
-from modelless.variants.artifacts import ArtifactStore, check_sha256
+from modelless.variants.artifacts import ArtifactStore, check_sha256, file_sha256
 from modelless.variants.store.database import Store, open_store
 from modelless.variants.store.tables import ArtifactRow, Base, LeaseRow, SchemaVersionRow
 
@@ -157,11 +157,9 @@ def _write_part(
     with open_store(f"sqlite:///{database}") as copy:
         rows = copy_store(store, copy)
         every = _artifact_bytes(copy)
-    with database.open("rb") as written:
-        digest = hashlib.file_digest(written, "sha256").hexdigest()
     others = {name: each.read_bytes() for name, each in files.items() if each.exists()}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in others.items()}
-    manifest = {"format": _FORMAT, "store_sha256": digest, "files_sha256": digests}
+    manifest = {"format": _FORMAT, "store_sha256": file_sha256(database), "files_sha256": digests}
     part.touch(mode=0o600)
     with zipfile.ZipFile(part, "w") as file:
         file.writestr(_MANIFEST, json.dumps(manifest))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.npz import NPZ_ERRORS, read_arrays
+from modelless.variants.artifacts import file_sha256
 from modelless.variants.signature import TEXT, check_inputs, dtype_of
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.table_file import Table, read_table
@@ -21,7 +22,6 @@ from modelless.variants.validation.validation_set import (
     Item,
     ValidationSet,
     check_count,
-    file_sha256,
 )
 from modelless.variants.vocabulary import Task
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from modelless.common.errors import InvalidInputError, require
+from modelless.variants.artifacts import file_sha256
 from modelless.variants.signature import TEXT, as_texts, dtype_of
 from modelless.variants.validation.expected import Expects, LabelReader
 from modelless.variants.validation.pictures import PictureInput
@@ -20,7 +21,6 @@ from modelless.variants.validation.validation_set import (
     Item,
     ValidationSet,
     check_count,
-    file_sha256,
 )
 from modelless.variants.vocabulary import Task
 

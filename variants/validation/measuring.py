@@ -82,7 +82,6 @@ def measure_accuracy(
     sample: int | None = None,
     skip: int = 0,
     precision_percent: float | None = None,
-    batch: int = BATCH,
     on_progress: OnProgress | None = None,
 ) -> MeasuredAccuracy:
     """Run ``session`` on the items in random order and judge its answers.
@@ -98,7 +97,6 @@ def measure_accuracy(
         sample: use so many items at most; all of them by default.
         skip: leave out so many items, the first of the order: those used before.
         precision_percent: half-width that suffices, in points.
-        batch: items run at a time.
         on_progress: told after every batch.
 
     Raises:
@@ -110,14 +108,12 @@ def measure_accuracy(
         raise InvalidInputError.of("sample", sample, "1 or more items")
     if precision_percent is not None and not 0.0 < precision_percent < 50.0:
         raise InvalidInputError.of("precision", precision_percent, "more than 0, less than 50")
-    if not 1 <= batch <= 1024:
-        raise InvalidInputError.of("batch", batch, "1 to 1024")
     order = random_order(len(validation_set))[skip:][:sample]
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
     shapes: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
     texts: dict[str, list[str]] = {}
-    for part in validation_set.batches(batch, order):
+    for part in validation_set.batches(BATCH, order):
         rows.append(metric.evidence(session.infer(part.inputs), part.expected))
         done += len(part.expected)
         shape = ((name, array.shape[1:]) for name, array in part.inputs.items())

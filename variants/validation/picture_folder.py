@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
+from modelless.variants.artifacts import file_sha256
 from modelless.variants.signature import check_inputs
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.pictures import MOST_FILE_BYTES, PictureInput
@@ -27,7 +28,6 @@ from modelless.variants.validation.validation_set import (
     Item,
     ValidationSet,
     check_count,
-    file_sha256,
 )
 from modelless.variants.vocabulary import Task
 

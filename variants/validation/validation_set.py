@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -94,12 +92,6 @@ def check_count(where: str, count: int) -> int:
     if count > MOST_ITEMS:
         raise InvalidInputError.of(f"{where}: items", count, f"up to {MOST_ITEMS}")
     return count
-
-
-def file_sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _shapes(item: Item) -> list[tuple[int, ...]]:

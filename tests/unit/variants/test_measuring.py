@@ -20,6 +20,7 @@ from modelless.variants.registry.dominance import Standing, find_dominated
 from modelless.variants.registry.outcomes import Outcomes, details_of, latest_outcomes
 from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.runtimes.runtime import Tensors
+from modelless.variants.validation import measuring
 from modelless.variants.validation.arrays import ArraySet
 from modelless.variants.validation.measuring import (
     FEWEST_ITEMS,
@@ -91,10 +92,11 @@ def test_what_is_right_is_counted_and_says_on_what() -> None:
     assert {total for _, total, _ in told} == {250}
 
 
-def test_runs_are_of_the_same_items_in_the_same_order() -> None:
+def test_runs_are_of_the_same_items_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     items = rows(300)
     whole = measure_accuracy(Echo(0.5), items, TOP_1)
-    part = measure_accuracy(Echo(0.5), items, TOP_1, sample=120, batch=7)
+    monkeypatch.setattr(measuring, "BATCH", 7)
+    part = measure_accuracy(Echo(0.5), items, TOP_1, sample=120)
     assert part.accuracy.sample_count == 120
     assert 0 < part.accuracy.percent < 100
     assert (whole.evidence[:120] == part.evidence).all()
@@ -113,7 +115,7 @@ def test_it_stops_when_it_is_sure_enough() -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"sample": 0}, "sample"), ({"precision_percent": 0.0}, "precision"), ({"batch": 0}, "batch")],
+    [({"sample": 0}, "sample"), ({"precision_percent": 0.0}, "precision")],
 )
 def test_options_out_of_range_are_refused(options: Any, said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
@@ -142,7 +144,7 @@ def test_fashion_mnist_is_as_accurate_as_the_zoo_says() -> None:
         def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
             return session.run(inputs)
 
-    found = measure_accuracy(Loaded(), items, find_metric("top-1", FASHION), batch=256).accuracy
+    found = measure_accuracy(Loaded(), items, find_metric("top-1", FASHION)).accuracy
     known = built.accuracy
     assert (found.percent, found.sample_count) == (pytest.approx(known.percent), 10_000)
     assert found.low_percent == pytest.approx(known.low_percent, abs=1e-3)
