@@ -84,6 +84,9 @@ class TensorSpec:
     shape: tuple[int, ...]
     padding: float | str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype} {list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
@@ -159,8 +162,8 @@ class Task:
     def _check_decoding(self, decoding: CtcDecoding) -> None:
         spec = next((each for each in self.outputs if each.name == decoding.output), None)
         if spec is None or not spec.datatype.startswith("FP") or len(spec.shape) != 3:
-            shown = [f"{each.name} {each.datatype} {list(each.shape)}" for each in self.outputs]
-            allowed = f"FP32 [-1, steps, classes]; outputs: {'; '.join(shown)}"
+            shown = "; ".join(map(str, self.outputs))
+            allowed = f"FP32 [-1, steps, classes]; outputs: {shown}"
             raise InvalidInputError.of("task.decoding.output", decoding.output, allowed)
         count = len(self.labels)
         if not 0 <= decoding.blank < count:

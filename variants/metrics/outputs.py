@@ -22,12 +22,9 @@ def find_output(
     """The first of the task's outputs that fits; InvalidInputError says what would."""
     found = next((spec for spec in task.outputs if fits(spec)), None)
     if found is None:
-        shown = ", ".join(
-            f"{each.name} {each.datatype} {list(each.shape)}" for each in task.outputs
-        )
         raise InvalidInputError.of(
             f"metric {metric!r}: outputs of task {task.name!r}",
-            shown,
+            ", ".join(map(str, task.outputs)),
             allowed,
             "Choose another metric.",
         )

@@ -77,8 +77,7 @@ class MeasuredVariant(ABC):
         """
         reason = _misfit(specs, inputs)
         if reason:
-            allowed = ", ".join(f"{s.name} {s.datatype} {list(s.shape)}" for s in specs)
-            raise self._refuse_inputs(reason, allowed)
+            raise self._refuse_inputs(reason, ", ".join(map(str, specs)))
 
 
 class MemoryGauge(Protocol):

@@ -58,7 +58,7 @@ class PictureInput:
         if len(task.inputs) != 1 or spec.datatype != "UINT8" or not is_picture:
             raise InvalidInputError.of(
                 f"task {task.name!r}: inputs",
-                [f"{each.name} {each.datatype} {list(each.shape)}" for each in task.inputs],
+                list(map(str, task.inputs)),
                 "one picture: UINT8 [-1, height, width], with 1 or 3 channels as a last axis",
                 "Pictures are fed as bytes: put arrays of other types into an .npz file.",
             )

@@ -159,7 +159,7 @@ def _decoding(
 ) -> tuple[tuple[str, ...], CtcDecoding]:
     readable = [spec for spec in outputs if is_steps(spec) and part.output in (None, spec.name)]
     if len(readable) != 1:
-        shown = "; ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in outputs)
+        shown = "; ".join(map(str, outputs))
         allowed = f"the name of one that is FP32 [-1, steps, classes]; there are: {shown}"
         raise InvalidInputError.of("decoding.output", part.output, allowed)
     (spec,) = readable
