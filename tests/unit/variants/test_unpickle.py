@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.zoo.unpickle import read_state_dict
+from modelless.variants.zoo.efficientnet_lite import read_state_dict
 
 ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
 
