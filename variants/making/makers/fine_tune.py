@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 from pydantic import Field
 
 from modelless.common.errors import InvalidInputError, require
@@ -55,7 +55,7 @@ class FineTune(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
-        torch = _import_torch()
+        torch = require("torch", "fine-tune", "pip install torch, https://pytorch.org")
         from modelless.variants.making.torch_graph import TorchGraph
 
         model = at_least_opset(model, _SOFTMAX_BY_AXIS)
@@ -117,7 +117,7 @@ class _Goal:
         inputs = [value.name for value in model.graph.input]
         self._feeds = [{name: feed[name] for name in inputs} for feed in calibration.feeds]
         self._answers = [{self._output: each[self._output]} for each in calibration.answers]
-        last = _writer(model, self._output)
+        last = next((node for node in model.graph.node if self._output in node.output), None)
         self._softmax = last if last is not None and last.op_type == "Softmax" else None
         self.target = self._output if self._softmax is None else self._softmax.input[0]
         wanted: list[NDArray[Any]] = [each[self._output] for each in self._answers]
@@ -182,11 +182,3 @@ def _words(before: Fidelity, after: Fidelity) -> str:
         f"on {after.items} others its answers have an SQNR of {after.nearness:.1f} dB instead of "
         f"{before.nearness:.1f}{agreement}"
     )
-
-
-def _writer(model: ModelProto, name: str) -> NodeProto | None:
-    return next((node for node in model.graph.node if name in node.output), None)
-
-
-def _import_torch() -> Any:
-    return require("torch", "fine-tune", "pip install torch, https://pytorch.org")
