@@ -209,27 +209,21 @@ def restore_backup(
         others = {}
         for name, digest in manifest.get("files_sha256", {}).items():
             if name in files:
-                others[name] = _member(file, f"files/{name}", _MAX_FILE_BYTES)
-                if hashlib.sha256(others[name]).hexdigest() != digest:
-                    raise IntegrityError(f"The backup {path} is damaged: so is its {name}.")
+                others[name] = _checked(file, f"files/{name}", _MAX_FILE_BYTES, digest)
                 if files[name].exists() and not replace:
                     raise InvalidInputError.of(
                         "target", str(files[name]), "a home without that file",
                         "--replace writes over it.",
                     )  # fmt: skip
-        data = _member(file, _STORE, _MAX_STORE_BYTES)
-        if hashlib.sha256(data).hexdigest() != manifest["store_sha256"]:
-            raise IntegrityError(f"The backup {path} is damaged: {_STORE} has another sha256.")
         database = Path(folder) / _STORE
-        database.write_bytes(data)
+        sha256 = manifest["store_sha256"]
+        database.write_bytes(_checked(file, _STORE, _MAX_STORE_BYTES, sha256))
         with open_store(f"sqlite:///{database}") as copy:
             every = _artifact_bytes(copy)
             for number, (sha256, size_bytes) in enumerate(every.items(), 1):
                 most_bytes = min(size_bytes, artifacts.max_bytes)
-                found = _member(file, f"artifacts/{check_sha256(sha256)}", most_bytes)
-                if hashlib.sha256(found).hexdigest() != sha256:
-                    raise IntegrityError(f"The backup {path} is damaged: so is artifact {sha256}.")
-                artifacts.put(found)
+                name = f"artifacts/{check_sha256(sha256)}"
+                artifacts.put(_checked(file, name, most_bytes, sha256))
                 on_artifact(number, len(every))
             rows = copy_store(copy, store, replace=replace)
     for name, data in others.items():
@@ -260,6 +254,14 @@ def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
         data = member.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise IntegrityError(f"The backup's {name} is larger than the {most_bytes} bytes allowed.")
+    return data
+
+
+def _checked(file: zipfile.ZipFile, name: str, most_bytes: int, sha256: str) -> bytes:
+    """The bytes of a member that has this hash."""
+    data = _member(file, name, most_bytes)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise IntegrityError(f"The backup {file.filename} is damaged: {name} has another sha256.")
     return data
 
 

@@ -204,7 +204,7 @@ class TestBackups:
             (lambda name, data: None if name.startswith("artifacts/") else data, "no item"),
             (
                 lambda name, data: data + b"x" if name == "files/a.json" else data,
-                "so is its a.json",
+                "a.json has another sha256",
             ),
             (lambda name, data: data + b"x" if name == "store.db" else data, "another sha256"),
             (lambda name, data: b"{}" if name == "manifest.json" else data, "format"),
