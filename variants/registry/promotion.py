@@ -102,22 +102,21 @@ def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
         InvalidInputError: no version was named, it is current already, or another is on trial.
         StoreError: the store refused.
     """
-    path = _versioned(variant_id)
+    path, version = _versioned(variant_id)
     with store.transaction() as session:
         line = _line(session, path)
-        assert path.version is not None  # noqa: S101  (checked by _versioned)
-        if line.trial is not None and line.trial.version != path.version:
+        if line.trial is not None and line.trial.version != version:
             raise InvalidInputError.of(
                 "promote",
                 variant_id,
                 f"{line.trial.variant_id}, which is on trial, or any version after "
                 f"'modelless rollback {line.name}' has ended the trial",
             )
-        if line.current == path.version:
+        if line.current == version:
             raise InvalidInputError.of(
                 "promote", variant_id, f"a version other than the current one, {line.current}"
             )
-        after = _advanced(line, path.version)
+        after = _advanced(line, version)
         return _change(session, line, after, PROMOTED, who, reason, _NO_DETAILS)
 
 
@@ -177,7 +176,7 @@ def begin_trial(
         InvalidInputError: it is current already, ``against`` is not, or a trial of the task is on.
         StoreError: the store refused.
     """
-    path = _versioned(variant_id)
+    path, version = _versioned(variant_id)
     with store.transaction() as session:
         lines = lines_in(session)
         for other in lines.values():
@@ -189,8 +188,7 @@ def begin_trial(
                     f"To end it: modelless rollback {other.name}",
                 )
         line = _line(session, path)
-        assert path.version is not None  # noqa: S101  (checked by _versioned)
-        if path.version == line.current or against not in (None, line.current):
+        if version == line.current or against not in (None, line.current):
             raise InvalidInputError.of(
                 "canary",
                 f"{variant_id} against @{against or line.current}",
@@ -198,7 +196,7 @@ def begin_trial(
                 f"To make another one current: modelless promote {line.name}@VERSION",
             )
         number = latest_change(session) + 1
-        trial = Trial(line.name, path.version, line.current, share, number, time.time(), rules)
+        trial = Trial(line.name, version, line.current, share, number, time.time(), rules)
         details = {"share": share, "against": line.current}
         after = dataclasses.replace(line, trial=trial)
         _change(session, line, after, TRIAL_BEGUN, who, reason, details)
@@ -224,11 +222,11 @@ def end_trial(
         return _change(session, line, after, kind, who, reason, details)
 
 
-def _versioned(variant_id: str) -> ScopePath:
+def _versioned(variant_id: str) -> tuple[ScopePath, int]:
     path = parse_path(variant_id)
     if path.variant is None or path.version is None:
         raise InvalidInputError.of("variant", variant_id, "task/model/variant@version")
-    return path
+    return path, path.version
 
 
 def _line(session: Session, path: ScopePath) -> Line:
