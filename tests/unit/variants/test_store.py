@@ -29,11 +29,9 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.variants.store import (
-    Base,
     HistoryRow,
     MeasurementRow,
     ModelRow,
-    SchemaVersionRow,
     Store,
     StoreConflictError,
     TaskRow,
@@ -42,6 +40,7 @@ from modelless.variants.store import (
     open_store,
     schema,
 )
+from modelless.variants.store.tables import Base, SchemaVersionRow
 
 # Imports first, so that four processes reach the empty store within a moment.
 OPEN_AT_ONCE = """
