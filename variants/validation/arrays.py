@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.common.npz import NPZ_ERRORS, read_arrays
 from modelless.variants.artifacts import file_sha256
 from modelless.variants.signature import TEXT, check_inputs, dtype_of
-from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
+from modelless.variants.validation.expected import Boxes, Expects, LabelReader
 from modelless.variants.validation.table_file import Table, read_table
 from modelless.variants.validation.validation_set import (
     MOST_ITEMS,
@@ -36,7 +35,7 @@ class ArraySet(ValidationSet):
         task: that they are of.
         inputs: arrays by name, items along axis 0.
         expected: item by item; see ``Expects``.
-        digest: its content's sha256, computed when asked for.
+        digest: gives its file's sha256; called once, when it is asked for.
 
     Raises:
         InvalidInputError: no items, or inputs that are not of the task's signature.
@@ -48,7 +47,7 @@ class ArraySet(ValidationSet):
         task: Task,
         inputs: Mapping[str, NDArray[Any]],
         expected: Sequence[Any],
-        digest: Callable[[], str] | None = None,
+        digest: Callable[[], str],
     ) -> None:
         check_count(name, len(expected))
         try:
@@ -63,18 +62,8 @@ class ArraySet(ValidationSet):
 
     @cached_property
     def sha256(self) -> str:
-        """Of the file, or of the arrays and labels where there is none."""
-        if self._digest is not None:
-            return self._digest()
-        digest = hashlib.sha256()
-        for name in sorted(self._inputs):
-            array = self._inputs[name]
-            digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
-            is_text = array.dtype.kind == "O"
-            digest.update(repr(array.tolist()).encode() if is_text else array.data)
-        for expected in self._expected:
-            digest.update(bytes_of(expected) + b"\n")
-        return digest.hexdigest()
+        """Of the file."""
+        return self._digest()
 
     def __len__(self) -> int:
         """The number of items."""

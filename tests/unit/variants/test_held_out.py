@@ -20,7 +20,8 @@ TASK = Task("t", (TensorSpec("x", "FP32", (-1, 2)),), (TensorSpec("y", "FP32", (
 def items(count: int) -> ArraySet:
     """Items that are told apart by their first number."""
     numbers = np.arange(count, dtype=np.float32)
-    return ArraySet("set", TASK, {"x": np.stack([numbers, numbers], axis=1)}, [0] * count)
+    inputs = {"x": np.stack([numbers, numbers], axis=1)}
+    return ArraySet("set", TASK, inputs, [0] * count, lambda: "of the set")
 
 
 def numbers_in(data: CalibrationData) -> list[int]:
