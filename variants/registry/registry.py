@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
-from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.errors import InvalidInputError, StoreError
 from modelless.common.files import make_private_folder
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.paths import ScopePath, not_found, parse_path
@@ -134,7 +134,7 @@ def add_model(session: Session, model: Model) -> None:
         _must_equal(f"model {model.task}/{model.name}", model_of(row), model)
 
 
-def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | None) -> Variant:
+def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts) -> Variant:
     """Give a variant its version; the same bytes for the same engine have the one they had.
 
     Raises:
@@ -157,7 +157,7 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
         session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
         session.flush()
     row = variant_row(new)
-    row.graph_facts = None if graph_facts is None else graph_facts.document()
+    row.graph_facts = graph_facts.document()
     session.add(row)
     return new
 
@@ -258,7 +258,6 @@ class Registry:
         accuracy: Accuracy,
         artifact: bytes,
         resolution_px: int | None = None,
-        inspect: bool = True,
         also: Callable[[Session, Variant], object] | None = None,
     ) -> Variant:
         """Store a variant's file and give it a version.
@@ -272,8 +271,6 @@ class Registry:
             name: of the variant, e.g. ``int8-224``.
             precision, engine, accuracy, resolution_px: what it is.
             artifact: the whole file.
-            inspect: refuse a file that is not ONNX, not allowed, or not of the task's signature.
-                False only for bytes that were inspected just before.
             also: writes in the same transaction what the variant must not be seen without.
 
         Raises:
@@ -288,14 +285,10 @@ class Registry:
             known_task = task if isinstance(task, Task) else find_task(session, task)
             if isinstance(model, str):
                 find_model(session, known_task.name, model)
-        if inspect:
-            from modelless.variants.graphs.inspection import check_signature, inspect_onnx
+        from modelless.variants.graphs.inspection import check_signature, inspect_onnx
 
-            check_signature(inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes), known_task)
-        try:
-            graph_facts = _read_facts(artifact, resolution_px, "ONNX file")
-        except IntegrityError:  # only of a file that the caller inspected, and wrongly passed
-            graph_facts = None
+        check_signature(inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes), known_task)
+        graph_facts = _read_facts(artifact, resolution_px, "ONNX file")
         variant = Variant(
             task=known_task.name,
             model=model.name if isinstance(model, Model) else model,
@@ -307,8 +300,8 @@ class Registry:
             artifact_sha256=hashlib.sha256(artifact).hexdigest(),
             artifact_bytes=len(artifact),
             accuracy=accuracy,
-            parameter_count=None if graph_facts is None else graph_facts.parameter_count,
-            multiply_adds=None if graph_facts is None else graph_facts.multiply_adds,
+            parameter_count=graph_facts.parameter_count,
+            multiply_adds=graph_facts.multiply_adds,
         )
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
         with self.store.transaction() as session:

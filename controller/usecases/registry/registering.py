@@ -198,7 +198,6 @@ def register(
                 accuracy=accuracy,
                 artifact=data,
                 resolution_px=resolution_px,
-                inspect=False,
                 also=note,
             )
         current = registry.catalog(with_retired=True).resolve(name_of(variant.id)).variants[0]

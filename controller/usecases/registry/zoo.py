@@ -250,5 +250,4 @@ def _register(
         accuracy=accuracy,
         artifact=one.onnx_bytes,
         resolution_px=one.resolution_px,
-        inspect=False,  # done as it was built
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import parser
 
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.dominated import in_pairs
@@ -207,6 +208,10 @@ def test_other_metrics_are_compared_by_the_bootstrap() -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
     """A registry with two variants of ``rows``."""
+    echo = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        echo (float[N, 3] x) => (float[N, 3] scores) { scores = Identity (x) }"""
+    )
     with closing(open_registry(tmp_path)) as found:
         found.add_task(ROWS)
         found.add_model(Model("rows", "echo", "tiny"))
@@ -218,8 +223,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
                 precision=Precision.FP32,
                 engine=Engine.ONNXRUNTIME_CPU,
                 accuracy=Accuracy(50.0, "top-1", Provenance.PUBLISHED, "a page"),
-                artifact=name.encode(),
-                inspect=False,
+                artifact=echo.SerializeToString(),
             )
         yield found
 

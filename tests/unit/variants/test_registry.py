@@ -21,7 +21,7 @@ from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
 from modelless.variants.paths import parse_path
 from modelless.variants.registry.registry import Registry, open_registry
-from modelless.variants.store import HistoryRow, Store, VariantRow
+from modelless.variants.store import ArtifactRow, HistoryRow, Store, VariantRow
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 from tests.builders import (
     ACCURACY,
@@ -376,6 +376,12 @@ class TestGraphFacts:
             registry.graph_facts(variant_of(tiny_bytes()))
 
     def test_a_file_that_is_no_onnx(self, registry: Registry) -> None:
-        variant = register(registry, artifact=b"no graph", inspect=False)
+        variant = register(registry)
+        no_graph = registry.artifacts.put(b"no graph")
+        with registry.store.transaction() as session:
+            session.add(ArtifactRow(sha256=no_graph, bytes=8))
+            session.flush()
+            row = session.get_one(VariantRow, variant.id)
+            row.artifact_sha256, row.graph_facts = no_graph, None
         with pytest.raises(IntegrityError, match="pixels/mean/fp32@1: it is not an ONNX model"):
             registry.graph_facts(variant)
