@@ -21,7 +21,6 @@ from onnx import ModelProto
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError, NotFoundError
 from modelless.common.plugins import Plugins
-from modelless.variants.graphs.canonical import refill
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Task
 
 Progress = Callable[[str, int, int], None]
@@ -167,7 +166,8 @@ class MadeEntry(ABC):
 def with_versions(model: ModelProto, other: ModelProto) -> ModelProto:
     """``model``, for the versions of ONNX that ``other`` is for; both are merged then."""
     model.ir_version = other.ir_version
-    refill(model.opset_import, other.opset_import)
+    del model.opset_import[:]
+    model.opset_import.extend(other.opset_import)
     return model
 
 
