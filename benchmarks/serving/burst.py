@@ -10,10 +10,17 @@ lite2-fp32 serves in process, on all cores, with no server at all.
 Contenders, each with the same front door, gateways and batching:
 
 - modelless: the default policies;
-- fixed NAME: every query runs on that one variant (`static`), as if the client had named it.
+- fixed NAME: every query runs on that one variant (`static`), as if the client had named it;
+- rule NAME: another selection policy in place of the default one.
 
 With ``--mixed`` 70 % of the clients are content with 70 % accuracy, 25 % want 74 and 5 % want 77;
 then ``fixed by class`` gives each class of clients the fastest variant that it may have.
+
+With ``--second-task`` three of ten queries are for ``fashion-mnist``, and with ``--memory-mib``
+each gateway has so little room for variants. ``--rules least-laxity`` adds a selection policy:
+
+    python benchmarks/serving/burst.py --home HOME --mixed --second-task --memory-mib 96 --fixed ''
+        --rules least-laxity
 
 With ``--learning`` the contenders are modelless with ``learn_online`` false and true, and
 ``--busy`` processes keep the cores busy beside them, so that every profile is wrong; the cost
@@ -22,10 +29,10 @@ model's own coverage is printed, too:
     python benchmarks/serving/burst.py --home HOME --learning --busy 2 --capacity-per-s 30 --loads 1
         --seconds 30 --deadline-ms 80
 
-HOME must hold the ``imagenet`` zoo, profiled (``modelless zoo add imagenet; modelless profile``);
-it is copied, not written to. Prints a line a contender and step: the share in time of all that was
-sent, the mean accuracy of what was answered in time, and the seconds after the step until a second
-passed with 99 % in time and none later fell below.
+HOME must hold the ``imagenet`` zoo, and ``fashion-mnist`` for two tasks, profiled (``modelless zoo
+add imagenet; modelless profile``); it is copied, not written to. Prints a line a contender and
+step: the share in time of all that was sent, the mean accuracy of what was answered in time, and
+the seconds after the step until a second passed with 99 % in time and none later fell below.
 """
 
 from __future__ import annotations
@@ -54,7 +61,7 @@ from modelless.controller.usecases.client import Client
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Provenance
 
-TASK = "imagenet"
+TASK, SECOND = "imagenet", "fashion-mnist"
 PUBLISHED_BY = "github.com/tensorflow/tpu, efficientnet/lite"
 PUBLISHED_PERCENT = {
     ("efficientnet-lite0", "fp32-224"): 75.1,
@@ -67,6 +74,8 @@ PUBLISHED_PERCENT = {
 YARDSTICK = ("efficientnet-lite2", "fp32-260")
 GOAL = 0.99
 MIXED = ((70.0, 0.70), (74.0, 0.25), (77.0, 0.05))
+MIXED_SECOND = ((86.0, 0.70), (91.0, 0.25), (92.5, 0.05))
+SECOND_SHARE = 0.3
 SETTLE_S = 8.0
 """Ray is still busy with itself for a while after it is ready."""
 
@@ -99,7 +108,10 @@ def main() -> None:
     parser.add_argument("--deadline-ms", type=float, default=200.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--fixed", default="lite2/int8,lite1/int8,lite0/int8,lite0/int8-160")
+    parser.add_argument("--rules", default="", help="selection policies")
     parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--second-task", action="store_true")
+    parser.add_argument("--memory-mib", type=int, help="of each gateway, for variants")
     parser.add_argument("--learning", action="store_true", help="with learn_online and without")
     parser.add_argument("--busy", type=int, default=0, help="processes that never rest")
     parser.add_argument("--without", action="store_true", help="leave modelless itself out")
@@ -121,13 +133,18 @@ def main() -> None:
                 for name in arguments.fixed.split(",")
                 if name
             }
+        for name in filter(None, arguments.rules.split(",")):
+            contenders[f"rule {name}"] = {"policies": {"selection": name}}
         if arguments.mixed:
             contenders["fixed by class"] = static("fastest")
+        shared: dict[str, object] = {"tasks": [TASK, *[SECOND] * arguments.second_task]}
+        if arguments.memory_mib:
+            shared["gateways"] = {"memory_bytes": arguments.memory_mib * 2**20}
         results: dict[str, list[list[Step]]] = {}
         for round_number in range(arguments.rounds):
             spec = spec_of(Path(folder), capacity_per_s, loads, arguments, round_number)
             for name, settings in contenders.items():
-                query_log, status = run(home, settings, spec, Path(folder))
+                query_log, status = run(home, shared | settings, spec, Path(folder))
                 steps = count(query_log, spec, loads, arguments)
                 results.setdefault(name, []).append(steps)
                 show(name, steps, query_log)
@@ -199,23 +216,30 @@ def spec_of(
     round_number: int,
 ) -> LoadSpec:
     """What the client sends in this round; every contender gets the same."""
-    images = folder / "photos.npy"
-    np.save(images, np.stack([photo.pixels for photo in load_photos()]))
-    classes = MIXED if arguments.mixed else ((0.0, 1.0),)
+    photos, garments = folder / "photos.npy", folder / "garments.npy"
+    np.save(photos, np.stack([photo.pixels for photo in load_photos()]))
+    rng = np.random.default_rng(arguments.seed)
+    np.save(garments, rng.integers(0, 256, (64, 28, 28), dtype=np.uint8))
+    share = SECOND_SHARE if arguments.second_task else 0.0
     kinds = [
         KindSpec(
-            name=f"at least {minimum:g} %",
-            task=TASK,
+            name=f"{task}, at least {minimum:g} %",
+            task=task,
             limits={"latency_ms": arguments.deadline_ms}
             | ({"min_accuracy": minimum} if minimum else {}),
-            weight=weight,
+            weight=weight * task_weight,
             deadline_ms=arguments.deadline_ms,
             images=images,
             labels=[],
             input_name="image",
             output_name="probabilities",
         )
-        for minimum, weight in classes
+        for task, task_weight, images, mixed in (
+            (TASK, 1.0 - share, photos, MIXED),
+            (SECOND, share, garments, MIXED_SECOND),
+        )
+        for minimum, weight in (mixed if arguments.mixed else ((0.0, 1.0),))
+        if task_weight > 0.0
     ]
     steps = [StepSpec(seconds=arguments.seconds, per_s=load * capacity_per_s) for load in loads]
     url = f"http://127.0.0.1:{free_port(0)}"
@@ -230,7 +254,7 @@ def run(
     Returns every query, and what the cluster said of itself at the end.
     """
     config = folder / "config.yaml"
-    config.write_text(json.dumps({"tasks": [TASK], **settings}))
+    config.write_text(json.dumps(settings))
     port = int(spec.url.rpartition(":")[2])
     query_log = QueryLog(spec.kinds)
     with running_cluster(home, port, config=config) as cluster:
