@@ -189,10 +189,13 @@ def _holdings(view: ClusterView, offer: Offer, numbers: Mapping[Placement, int])
         for instance in worker.instances:
             row = numbers.get(Placement(instance.variant_id, worker.device_class))
             size = float(instance.memory_bytes)
+            may_leave = not (instance.in_use or instance.pinned)
             if row is not None:
                 size = size or float(offer.memory_bytes[row])
                 held[row, column], held_bytes[row, column] = True, size
-                movable[row, column] = not (instance.in_use or instance.pinned)
+                movable[row, column] = may_leave
+            elif may_leave:  # an earlier version: nobody wants it, so it leaves when room is needed
+                continue
             used += size
         free_bytes[column] = worker.memory_bytes - used
         if not any(instance.is_loading for instance in worker.instances):

@@ -181,6 +181,14 @@ def test_what_may_not_be_moved_stays(why: str) -> None:
     assert counts(settled([here], [held, other], {"b": 9.0})) == {"a/m": 1}
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_the_room_of_an_earlier_version_can_be_had(in_use: bool) -> None:
+    """It is none of the view's variants, and the planner evicts it when room is needed."""
+    earlier, other = variant("a", 60.0), variant("b", 60.0)
+    here = worker(0, [earlier], in_use=in_use)
+    assert counts(settled([here], [other], {"b": 9.0})) == ({} if in_use else {"b/m": 1})
+
+
 def test_a_worker_that_loads_is_left_alone() -> None:
     loading = variant("a", 10.0)
     instance = Instance("w0", loading.variant_id, 10, 1.0, 0.0, 0, in_use=True)
