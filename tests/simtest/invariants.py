@@ -37,6 +37,10 @@ SETTLES = ("fixed", RESTLESS)
 HEARD_S = 6.0
 """A member that was undisturbed for so long has reported to the control process."""
 
+LEARNED = 1.5
+"""A gateway that learns holds to what a query costs by its own figures when the batch starts. The
+receipt has those of the query's arrival, and the profile knows nothing of them: so much more."""
+
 LATE_BINDING = ("clockwork", "slack-fit")
 """These choose for whole batches, and hold to a maximum cost on arrival only; see
 ``policies/selection/late_binding``."""
@@ -63,10 +67,11 @@ class Checks:
         if fleet.accuracy(placement.variant_id) < query.min_accuracy_percent:
             self._fail("minimum accuracy", seen)
         cost = fleet.CLASSES[placement.device_class].cost_usd(fleet.p50_s(placement, query.items))
-        if self._setup.learns and receipt.predicted_cost_usd is not None:
-            cost = min(cost, receipt.predicted_cost_usd)  # by what the gateway had learned
-        is_held_to = self._setup.selection not in LATE_BINDING
-        if is_held_to and cost > query.max_cost_usd * (1.0 + 1e-9):
+        most_usd = query.max_cost_usd * (1.0 + 1e-9)
+        if self._setup.learns:
+            most_usd *= LEARNED
+            cost = min(cost, receipt.predicted_cost_usd or cost)
+        if self._setup.selection not in LATE_BINDING and cost > most_usd:
             self._fail("maximum cost", f"{seen} for {cost}")
         if not in_scope(placement.variant_id, query.scope):
             self._fail("scope", seen)
