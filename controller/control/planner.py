@@ -352,7 +352,9 @@ class Planner:
                 continue
             fits = draft.wanted.get(placement, 0) > 0 and needed_bytes <= home.free_bytes
             comes = is_asked or fits
-            if comes and self._put(placement, home, needed_bytes, draft, is_asked, asks=False):
+            if comes and self._put(
+                placement, home, needed_bytes, draft, is_asked, may_be_declined=False
+            ):
                 return
 
     def _relieve(self, draft: _Draft) -> None:
@@ -395,7 +397,7 @@ class Planner:
         needed_bytes: int,
         draft: _Draft,
         in_vain: bool,
-        asks: bool = True,
+        may_be_declined: bool = True,
     ) -> bool:
         """Load the variant into the worker, after evictions if need be; False if it does not fit.
 
@@ -405,7 +407,7 @@ class Planner:
 
         Args:
             in_vain: whether clients ask for it and nothing that they reach serves them.
-            asks: whether the eviction policy may decline a load on demand.
+            may_be_declined: whether the eviction policy is asked about a load on demand.
         """
         lacking_bytes = needed_bytes - worker.free_bytes
         victims: list[Instance] = []
@@ -420,8 +422,8 @@ class Planner:
             victims = choose_victims(self._in_order(movable, worker, draft), lacking_bytes)
         if sum(victim.memory_bytes for victim in victims) < lacking_bytes:
             return False
-        is_on_demand = asks and draft.on_demand
-        if victims and is_on_demand and not self._admits(placement, worker, victims, draft):
+        is_asked_about = victims and may_be_declined and draft.on_demand
+        if is_asked_about and not self._admits(placement, worker, victims, draft):
             return False
         for victim in victims:
             draft.unload(

@@ -46,10 +46,10 @@ from modelless.controller.dispatch.offline import OfflineBatches, choose_offline
 from modelless.controller.dispatch.open_queries import (
     Explain,
     OpenQueries,
+    PendingLoads,
     extend_deadline,
     find_late,
 )
-from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import (
     PolicyFailure,
     advise_on_plan,

@@ -37,10 +37,6 @@ SETTLES = ("fixed", RESTLESS)
 HEARD_S = 6.0
 """A member that was undisturbed for so long has reported to the control process."""
 
-LEARNED = 1.5
-"""A gateway that learns holds to what a query costs by its own figures when the batch starts. The
-receipt has those of the query's arrival, and the profile knows nothing of them: so much more."""
-
 LATE_BINDING = ("clockwork", "slack-fit")
 """These choose for whole batches, and hold to a maximum cost on arrival only; see
 ``policies/selection/late_binding``."""
@@ -67,11 +63,13 @@ class Checks:
         if fleet.accuracy(placement.variant_id) < query.min_accuracy_percent:
             self._fail("minimum accuracy", seen)
         cost = fleet.CLASSES[placement.device_class].cost_usd(fleet.p50_s(placement, query.items))
-        most_usd = query.max_cost_usd * (1.0 + 1e-9)
-        if self._setup.learns:
-            most_usd *= LEARNED
-            cost = min(cost, receipt.predicted_cost_usd or cost)
-        if self._setup.selection not in LATE_BINDING and cost > most_usd:
+        if self._setup.learns:  # by what the gateway knew when the query came, or learned since
+            now = gateway.dispatcher.instances.candidates(query.scope, query.items, gateway.now_s)
+            row = now.row_of(*placement)
+            known = receipt.predicted_cost_usd, None if row is None else float(now.cost_usd[row])
+            cost = min(cost, *(each for each in known if each is not None))
+        is_held_to = self._setup.selection not in LATE_BINDING
+        if is_held_to and cost > query.max_cost_usd * (1.0 + 1e-9):
             self._fail("maximum cost", f"{seen} for {cost}")
         if not in_scope(placement.variant_id, query.scope):
             self._fail("scope", seen)

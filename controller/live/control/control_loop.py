@@ -302,7 +302,12 @@ class ControlLoop:
 
     async def batch(self, act: str, *arguments: Any) -> dict[str, Any]:
         """Begin, ask after or cancel an offline run; see ``BatchJobs``."""
-        return await asyncio.to_thread(getattr(self._batches, act), *arguments)
+        acts: dict[str, Callable[..., dict[str, Any]]] = {
+            "begin": self._batches.begin,
+            "state": self._batches.state,
+            "cancel": self._batches.cancel,
+        }
+        return await asyncio.to_thread(acts[act], *arguments)
 
     async def exchange(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> Orders:
         """Take a member's report; answer with its orders and with the other members.

@@ -532,7 +532,7 @@ class V2Frontend:
         read: Callable[[], _T],
         go_on: Callable[[Respond, _T], int],
         respond: Respond,
-        memory: _ReadAside | None = None,
+        aside: _ReadAside | None = None,
     ) -> int:
         """Read a request in the other thread; returns a number for ``on_abandoned``.
 
@@ -540,9 +540,10 @@ class V2Frontend:
             read: reads it, in the thread.
             go_on: answers what was read, now or later; returns the query's id.
             respond: takes the answer.
-            memory: what ``read`` takes: given back with the answer, or when the client goes away.
+            aside: holds the memory that ``read`` takes, until the answer or until the client goes
+                away; None if it takes none.
         """
-        aside = memory or _ReadAside(self.budget)
+        aside = aside or _ReadAside(self.budget)
 
         def answer(reply: Reply) -> None:
             self._read_aside.pop(number, None)
