@@ -67,7 +67,7 @@ class Checks:
             now = gateway.dispatcher.instances.candidates(query.scope, query.items, gateway.now_s)
             row = now.row_of(*placement)
             known = receipt.predicted_cost_usd, None if row is None else float(now.cost_usd[row])
-            cost = min(cost, *(each for each in known if each is not None))
+            cost = min([cost, *(each for each in known if each is not None)])
         is_held_to = self._setup.selection not in LATE_BINDING
         if is_held_to and cost > query.max_cost_usd * (1.0 + 1e-9):
             self._fail("maximum cost", f"{seen} for {cost}")
