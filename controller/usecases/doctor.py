@@ -28,6 +28,8 @@ from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.usecases.cluster import check_exposed, lacking_files
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, path_or_none
 from modelless.controller.usecases.measuring.profiling import list_engines
+from modelless.policies.scopes import task_of
+from modelless.profiler.cost_model.serving_model import best_points
 from modelless.profiler.devices.host import read_facts
 from modelless.variants.registry.catalog import Catalog
 
@@ -103,7 +105,7 @@ def examine(*, config: AnyPath | None = None, home: Home = None) -> list[Check]:
         checks.append(_check_engines(catalog))
     if catalog is not None:
         with guarded("variants"):
-            checks.append(_check_served(folder, settings))
+            checks += _check_served(folder, settings)
     return checks
 
 
@@ -226,11 +228,28 @@ def _check_engines(catalog: Catalog | None) -> Check:
     return Check("engines", ", ".join(works) or "none", mend)
 
 
-def _check_served(home: Path, settings: Settings) -> Check:
+def _check_served(home: Path, settings: Settings) -> Iterator[Check]:
     knowledge = read_knowledge(home, settings)
     not_served = knowledge.servable().not_served
     tasks = ", ".join(sorted(knowledge.catalog.tasks.keys() - not_served.keys())) or "no task"
-    return Check("variants", f"{tasks} can be served", "; ".join(not_served.values()))
+    yield Check("variants", f"{tasks} can be served", "; ".join(not_served.values()))
+    points = best_points(knowledge.cost_inputs.measurements)
+    doubtful = {
+        task_of(placement.variant_id): row.device_class
+        for placement, rows in points.items()
+        for row in rows
+        if not row.trusted
+    }
+    count = sum(row.trusted for rows in points.values() for row in rows)
+    yield Check(
+        "profiles",
+        f"{count} of {sum(map(len, points.values()))} measured points are trusted",
+        "latencies from a busy machine can be several times too high, and the variants that have "
+        "them are not chosen; once it is quiet, run modelless profile "
+        f"{' '.join(sorted(doubtful))} --device-class {','.join(sorted(set(doubtful.values())))}"
+        if doubtful
+        else "",
+    )
 
 
 def _gib(size_bytes: float) -> str:

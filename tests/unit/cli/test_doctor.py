@@ -5,7 +5,9 @@ from __future__ import annotations
 import resource
 import shutil
 import socket
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,14 @@ def checks_of(run: Run, folder: Path, text: str = "") -> tuple[int, dict[str, di
     return done.code, {check["name"]: check for check in done.document["checks"]}
 
 
+def mark_profiles(home: Path, *, trusted: bool) -> None:
+    with closing(sqlite3.connect(home / "store.db")) as store:
+        store.execute("UPDATE measurements SET trusted = ?", (trusted,))
+        store.commit()
+
+
 def test_a_profiled_home_is_fit(run: Run, profiled: Path, tmp_path: Path) -> None:
+    mark_profiles(profiled, trusted=True)
     code, checks = checks_of(run, tmp_path)
     assert not {name: c["mend"] for name, c in checks.items() if c["mend"]}
     assert code == 0
@@ -53,6 +62,14 @@ def test_what_is_not_profiled_is_told(run: Run, registered: Path, tmp_path: Path
     code, checks = checks_of(run, tmp_path)
     assert code == 1
     assert "modelless profile" in checks["variants"]["mend"]
+
+
+def test_a_profile_from_a_busy_machine_is_told(run: Run, profiled: Path, tmp_path: Path) -> None:
+    mark_profiles(profiled, trusted=False)
+    code, checks = checks_of(run, tmp_path)
+    assert code == 1
+    assert checks["profiles"]["found"].startswith("0 of ")
+    assert "modelless profile pixels --device-class cpu-1" in checks["profiles"]["mend"]
 
 
 def test_a_damaged_store_is_told(run: Run, profiled: Path, tmp_path: Path) -> None:
