@@ -117,6 +117,11 @@ def try_(
         right=range(1, 5),
         whole=0,
     )  # fmt: skip
+    if found["left_out"]:
+        say(
+            f"note: {found['left_out']} receipts are left out: of more items than a batch may "
+            "have, or for variants that are gone"
+        )
 
 
 def rollback(

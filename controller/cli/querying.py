@@ -288,7 +288,7 @@ def infer(
             title=f"item {number}" if len(items) > 1 else "",
             right=[1],
         )
-    typer.echo(_served_by(reply.parameters, reply.latency_ms))
+    typer.echo(_served_by(reply.parameters, reply.latency_ms, latency_ms))
     _say_why(reply.parameters)
 
 
@@ -329,7 +329,7 @@ def _say_why(parameters: Any) -> None:
         say(f"why: modelless why {parameters['receipt_id']}")
 
 
-def _served_by(parameters: Any, round_trip_ms: float) -> str:
+def _served_by(parameters: Any, round_trip_ms: float, limit_ms: float | None) -> str:
     place = "from the cache" if parameters.get("cached") else f"on {parameters.get('device')}"
     words = [f"served by {parameters.get('variant')} {place}"]
     if "accuracy" in parameters:
@@ -340,7 +340,8 @@ def _served_by(parameters: Any, round_trip_ms: float) -> str:
     )
     if observed is not None:
         known = f" (predicted {predicted:.1f})" if predicted is not None else ""
-        words.append(f"{observed:.1f} ms{known}")
+        late = f", late for {limit_ms:g}" if limit_ms is not None and observed > limit_ms else ""
+        words.append(f"{observed:.1f} ms{known}{late}")
     words.append(f"{round_trip_ms:.1f} ms seen from here")
     if parameters.get("cost_usd") is not None:
         words.append(f"{parameters['cost_usd']:.3g} USD")

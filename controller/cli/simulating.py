@@ -255,8 +255,9 @@ def tune(
         right=[2, 3],
     )
     typer.echo(found["verdict"])
-    if found["proposed"] is not None and output is not None:
-        say(f"settings: {output}")
+    if output is not None:
+        is_written = found["proposed"] is not None
+        say(f"settings: {output}" if is_written else f"{output} is not written")
 
 
 def replay(

@@ -114,6 +114,7 @@ class _Demo:
     def run(self, port: int, *, keep: bool) -> None:
         made_at, began_s = datetime.now(UTC), time.monotonic()
         self._check()
+        self._say(f"home: {self._home}; it is kept (MODELLESS_HOME=DIR make demo uses another)")
         with self._stage("the zoo"):
             self._add_zoo()
         with self._stage("the profile"):
@@ -135,7 +136,8 @@ class _Demo:
                 self._say(f"first answer {first_answer_s:.1f} s after the start")
                 wanted = sum(map(len, profiles.by_task.values()))
                 held = self._wait_loaded(client, wanted)
-                self._say(f"{held} of {wanted} variants loaded in every gateway, at {running.url}")
+                self._say(f"{held} of {wanted} variants loaded in every gateway")
+                self._say(f"console, while this runs: {running.url}/console")
             with self._stage("photos"):
                 answers = self._ask_about_photos(client, profiles, shown, slos)
                 photos = photos_document(shown, slos, answers)

@@ -41,7 +41,8 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
     query, candidates, reason = receipt.query, receipt.candidates, receipt.reason
     if reason is Reason.BAD_ITEM_COUNT:
         return (
-            f"{query.items} items in one query; allowed: 1 to {max_batch}. Send several queries.",
+            f"{query.items} items along axis 0 of one query; allowed: 1 to {max_batch} "
+            "(limits.max_batch). Send several queries.",
             None,
         )
     if reason is Reason.POLICY_FAILED:

@@ -342,7 +342,9 @@ def status(url: str | None = None, *, home: Home = None) -> dict[str, Any]:
     own = {"supervisor": str(note)} if note is not None else {}
     if url is None and (problem := _store_problem(home)):
         own["store_problem"] = problem
-    return {"url": address, **age, **own, **found}
+    state = cluster.read_state(home_folder(home)) if url is None else None
+    shown = state.url if state is not None else address  # clients', where operators have their own
+    return {"url": shown, **age, **own, **found}
 
 
 def upgrade_cluster(

@@ -6,6 +6,7 @@ import csv
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from modelless.controller.sim.compare.contenders import Contender
 from modelless.controller.sim.worlds.world import parse_world
 from modelless.controller.usecases.cluster import status
 from modelless.controller.usecases.home import Home, home_folder, open_home
-from modelless.policies.scopes import base_of
+from modelless.policies.scopes import base_of, task_of
 
 _MOST: Final = 1000
 _MOST_TRIED: Final = 10_000
@@ -170,8 +171,10 @@ def try_settings(
         runs: simulated runs of each, for the intervals.
 
     Returns:
-        ``queries``, ``span_s`` and ``runs``, and as ``figures`` by name the intervals ``now``,
-        ``then`` and ``difference``, each with ``mean``, ``low`` and ``high`` (95 %).
+        ``queries``, ``span_s`` and ``runs``; ``left_out``, the receipts of queries that no policy
+        could have served: of more items than a batch may have, or for variants that are gone; and
+        as ``figures`` by name the intervals ``now``, ``then`` and ``difference``, each with
+        ``mean``, ``low`` and ``high`` (95 %).
 
     Raises:
         InvalidInputError: a value that does not fit, or a key that is no policy's.
@@ -190,9 +193,16 @@ def try_settings(
         receipts_folder(folder),
         WantedReceipts(since=datetime.now(UTC) - timedelta(seconds=back_s), most=_MOST_TRIED),
     )
+    knowledge = read_knowledge(folder, now)
+    scopes = _known_scopes(knowledge, {base_of(each["scope"]) for each in receipts})
+    usable = [
+        each
+        for each in receipts
+        if 1 <= each["items"] <= now.limits.max_batch and base_of(each["scope"]) in scopes
+    ]
     with TemporaryDirectory() as scratch:
-        count, span_s = _write_trace(Path(scratch) / "trace.csv", receipts)
-        world = _world_of(now, read_knowledge(folder, now), status(home=home)["members"], receipts)
+        count, span_s = _write_trace(Path(scratch) / "trace.csv", usable)
+        world = _world_of(now, knowledge, status(home=home)["members"], usable)
         file = parse_world(world, Path(scratch))
         contenders = [
             Contender(name, settings.policies.model_dump(mode="json"))
@@ -209,15 +219,27 @@ def try_settings(
         name: {"now": before[name], "then": after[name], "difference": after[f"{name}_difference"]}
         for name in TRIED
     }
-    return {"queries": count, "span_s": span_s, "runs": runs, "figures": figures}
+    return {
+        "queries": count, "left_out": len(receipts) - len(usable), "span_s": span_s, "runs": runs,
+        "figures": figures,
+    }  # fmt: skip
+
+
+def _known_scopes(knowledge: Knowledge, scopes: Collection[str]) -> set[str]:
+    known = set()
+    for scope in scopes:
+        with suppress(NotFoundError):
+            knowledge.catalog.resolve(scope)
+            known.add(scope)
+    return known
 
 
 def _write_trace(path: Path, receipts: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
     """Write the receipts' queries; returns how many these are, and over how many seconds."""
     if not receipts:
         raise NotFoundError(
-            "there are no receipts of that time: serve queries first (history.receipts_per_s must "
-            "not be 0), or go further back"
+            "there are no receipts of that time to simulate: serve queries first "
+            "(history.receipts_per_s must not be 0), or go further back"
         )
     rng = np.random.default_rng(0)
     rows = []
@@ -266,7 +288,7 @@ def _world_of(
                 "max_workers": max(pool.max_workers, count) if pool else count,
             }
         )  # fmt: skip
-    tasks = sorted({base_of(each["scope"]).partition("/")[0] for each in receipts})
+    tasks = sorted({task_of(base_of(each["scope"])) for each in receipts})
     return {
         "name": "the running cluster",
         "devices": devices,

@@ -96,7 +96,7 @@ def dominated_everywhere(
         if here and all(by != name for by in here.values()):
             told = " and ".join(f"{by} on {device}" for device, by in sorted(here.items()))
             reasons[name] = (
-                f"it is dominated by {told}: quicker, more accurate and no larger. "
+                f"it is dominated by {told}: no slower, no less accurate and no larger. "
                 "The setting serve_dominated: true serves it all the same."
             )
     return reasons

@@ -6,8 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+
+from modelless.controller.usecases.client import Client
 
 from .browser import Browser, axe_script, browser
 from .clients import IMAGE, Clients, wait_until
@@ -137,6 +140,9 @@ def test_a_change_is_tried_applied_and_taken_back_while_queries_come(
         browser() as seen,
     ):
         clients.answered_again()
+        with Client(running.url) as client:
+            too_many = client.infer("fashion-mnist", {"image": np.repeat(IMAGE, 9, axis=0)})
+        assert too_many.status == 422
         page = f"{running.url}/console/policies"
         seen.look(1200)
         seen.open(page)
@@ -144,6 +150,7 @@ def test_a_change_is_tried_applied_and_taken_back_while_queries_come(
         seen.run(PRESS.format("do", "simulate"))
         wait_until(lambda: "Simulated" in seen.run(OUTCOME), 240.0)
         assert "attainment" in seen.run(OUTCOME)
+        assert "1 receipts are left out" in seen.run(OUTCOME)
         assert in_force(running) == [0, 0]  # it was only tried
         seen.run(FILL.format("policies.selection", "best-valu"))
         seen.run(PRESS.format("do", "apply"))

@@ -223,12 +223,23 @@ class Cluster:
         # Built and read here too, to fail with a clear error, and not in a worker.
         check_policies(self._settings)
         knowledge = read_knowledge(self._home, self._settings)
-        self.not_served = knowledge.servable().not_served
+        servable = knowledge.servable()
+        self.not_served = servable.not_served
         if self.not_served.keys() == knowledge.catalog.tasks.keys():
             raise NotFoundError("nothing can be served: " + "; ".join(self.not_served.values()))
         if knowledge.catalog.left_out:
             names = ", ".join(sorted(knowledge.catalog.left_out))
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
+        unprofiled = [
+            variant.id
+            for variant in knowledge.catalog.variants
+            if variant.id not in servable.variant_ids and variant.task not in self.not_served
+        ]
+        if unprofiled:
+            names = ", ".join(sorted(unprofiled))
+            self._on_stage(
+                f"leaving out what has no profile ('modelless profile' makes it): {names}"
+            )
         self._lock.enter_context(only_one(self._home))
         try:
             hold_store(self._home)

@@ -169,7 +169,9 @@ def _read_query(
     for array in request.tensors.values():
         if array.ndim and len(array) > items:
             items = len(array)
-    if items > max_items and request.tensors.keys() == {spec.name for spec in scope.task.inputs}:
+    if items > max_items and {name: array.ndim for name, array in request.tensors.items()} == {
+        spec.name: len(spec.shape) for spec in scope.task.inputs
+    }:
         return _Read(request, request.tensors, items, render, None, is_reusable=False)
     tensors, items = check_inputs(scope.task, request.tensors)
     key = key_of(cached_for, said, request, tensors) if cached_for is not None else None

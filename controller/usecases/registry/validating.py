@@ -31,6 +31,8 @@ from modelless.controller.usecases.home import (
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.devices.host import read_facts
 from modelless.variants.decoding import is_steps
+from modelless.variants.making.calibration import from_npz
+from modelless.variants.making.origins import find_origin
 from modelless.variants.metrics import AGREEMENT, Metric, Score, find_metric
 from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.metrics.paired import PairedDifference, compare_paired
@@ -41,6 +43,7 @@ from modelless.variants.runtimes.engines import find_runtime
 from modelless.variants.runtimes.runtime import LoadedVariant
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.expected import Expects
+from modelless.variants.validation.inputs import held_out
 from modelless.variants.validation.measuring import (
     AnsweredBy,
     MeasuredAccuracy,
@@ -160,9 +163,11 @@ def validate(
         task = catalog.tasks[variants[0].task]
         judge = find_metric(metric or task.accuracy_metric, task)
         items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
+        count = _count_unused(registry, variants, items)
         results, failed = _measure(
-            registry, task, variants, items, judge, sample, precision_percent, on_progress
-        )
+            registry, task, variants, items, judge,
+            count if sample is None else min(sample, count), precision_percent, on_progress,
+        )  # fmt: skip
     found = {each.variant.id: each for each in results}
     told = (
         {name: remark_on_steps(judge, task) for name in found},
@@ -171,6 +176,10 @@ def validate(
         {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
     )
     remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
+    if used := len(items) - count:
+        remarks.append(
+            f"{used} of {len(items)} items are left out: variants were calibrated on them"
+        )
     if other := _on_other_sets(catalog, task, found):
         remarks.append(
             f"measured on another validation set, so not to be compared with these: {other}; "
@@ -399,25 +408,41 @@ def _open_items(
     return AnsweredBy(items, session, task, variant.id)
 
 
+def _count_unused(registry: Registry, variants: Sequence[Variant], items: ValidationSet) -> int:
+    """The number of items, in the order of measuring, that no variant was calibrated on.
+
+    ``make`` takes the last ones of its validation set. They are found only if this is that set.
+    """
+    origins = [find_origin(registry.store, variant.id) for variant in variants]
+    files = {origin.calibration_file_sha256 for origin in origins if origin is not None}
+    if not files:
+        return len(items)
+    try:
+        feeds, count = held_out(items)
+    except InvalidInputError:  # too few to have been parted
+        return len(items)
+    used = {from_npz(registry.artifacts.read(each)).sha256 for each in files}
+    return count if feeds.sha256 in used else len(items)
+
+
 def _measure(
     registry: Registry,
     task: Task,
     variants: Sequence[Variant],
     items: ValidationSet,
     metric: Metric,
-    sample: int | None,
+    sample: int,
     precision_percent: float | None,
     on_progress: Progress,
 ) -> tuple[list[Validated], Mapping[str, str]]:
     """Measure variant by variant and store each at once; the best first, and the errors by id."""
-    each = min(len(items), sample or len(items))
-    total = len(variants) * each
+    total = len(variants) * sample
     results: list[Validated] = []
     failed: dict[str, str] = {}
     error: ModellessError | None = None
     try:
         for number, variant in enumerate(variants):
-            show = _report_items(on_progress, variant, number * each, total)
+            show = _report_items(on_progress, variant, number * sample, total)
             try:
                 artifact = registry.artifacts.fetch(variant.artifact_sha256)
                 started_s = time.perf_counter()

@@ -259,6 +259,10 @@ def _verdict(
 
 
 def _world_of(recording: Path, folder: Path) -> WorldFile:
+    if not recording.exists():
+        raise InvalidInputError.of(
+            "recording", str(recording), "a folder that 'up --record' wrote, or a world file"
+        )
     if not recording.is_dir():
         return load_world(recording)
     write_world(recording, folder / "recording.yaml")

@@ -68,6 +68,7 @@ def _words(kind: str, message: str, context: Mapping[str, Any]) -> str:
         return f"{_ALLOWED}at least {context['min_length']} of them"
     if kind == "too_long":
         return f"{_ALLOWED}at most {context['max_length']} of them"
+    message = message.partition(", unable to parse")[0]
     return message.removeprefix("Value error, ").replace("Input should be ", _ALLOWED, 1)
 
 

@@ -458,6 +458,15 @@ class TestScikitLearn:
         beaten = {row["name"] for row in listed if row["dominated_by"]}
         assert beaten == {row["name"] for row in rows.values() if row["dominated_by"]}
         assert "plain" in beaten
+        # What variants were calibrated on does not count in their accuracy afterwards, either.
+        again = run("validate", "digits", "--data", digits, "--json")
+        assert again.code == 0, again.err
+        count = again.document["validation_set"]["items"]
+        assert {row["items"] for row in again.document["variants"]} == {count - count // 5}
+        assert f"{count // 5} of {count} items are left out" in again.err
+        assert {
+            row["variant"].split("/")[2][:-2]: row["accuracy"] for row in again.document["variants"]
+        } == {name: row["accuracy"] for name, row in rows.items()}
 
     @pytest.mark.skipif(not HAS_OPENVINO, reason="OpenVINO is not installed")
     def test_its_labels_are_looked_up_on_every_engine(self, run: Run, digits: Path) -> None:

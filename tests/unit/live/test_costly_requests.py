@@ -302,6 +302,23 @@ def test_long_replies_are_rendered_off_the_loop(
     assert (threads[1] == here) == (binary and not classes)
 
 
+@pytest.mark.parametrize(
+    ("shape", "status", "words"),
+    [((12, 2, 3), 400, "shape: got [12, 2, 3]"), ((9, 2, 2, 3), 422, "1 to 8 (limits.max_batch)")],
+    ids=["no axis of items", "too many items"],
+)
+def test_a_forgotten_axis_is_not_told_as_too_many_items(
+    knowledge: Knowledge, tmp_path: Path, shape: tuple[int, ...], status: int, words: str
+) -> None:
+    async def ask() -> Answer:
+        async with serving(knowledge, tmp_path, Limits()) as front:
+            return await front.send("POST", INFER, query(shape))
+
+    answer = asyncio.run(ask())
+    assert answer.status == status
+    assert words in answer.document["error"]
+
+
 def test_a_client_that_leaves_before_its_long_reply_leaves_nothing_behind(
     knowledge: Knowledge, tmp_path: Path
 ) -> None:
