@@ -234,19 +234,16 @@ def _check_served(home: Path, settings: Settings) -> Iterator[Check]:
     tasks = ", ".join(sorted(knowledge.catalog.tasks.keys() - not_served.keys())) or "no task"
     yield Check("variants", f"{tasks} can be served", "; ".join(not_served.values()))
     points = best_points(knowledge.cost_inputs.measurements)
-    doubtful = {
-        task_of(placement.variant_id): row.device_class
-        for placement, rows in points.items()
-        for row in rows
-        if not row.trusted
-    }
-    count = sum(row.trusted for rows in points.values() for row in rows)
+    rows = [row for each in points.values() for row in each]
+    doubtful = [row for row in rows if not row.trusted]
+    tasks = " ".join(sorted({task_of(row.variant_id) for row in doubtful}))
+    classes = ",".join(sorted({row.device_class for row in doubtful}))
     yield Check(
         "profiles",
-        f"{count} of {sum(map(len, points.values()))} measured points are trusted",
+        f"{len(rows) - len(doubtful)} of {len(rows)} measured points are trusted",
         "latencies from a busy machine can be several times too high, and the variants that have "
-        "them are not chosen; once it is quiet, run modelless profile "
-        f"{' '.join(sorted(doubtful))} --device-class {','.join(sorted(set(doubtful.values())))}"
+        f"them are not chosen; once it is quiet, run modelless profile {tasks} --device-class "
+        f"{classes}"
         if doubtful
         else "",
     )
