@@ -196,7 +196,11 @@ def device(ctx: typer.Context, again: Again = False, as_json: Json = False) -> N
         _show_facts(machine)
         _show_rates(machine.rates)
     noisy = [name for name, each in machine.rates.items() if not each.trusted]
-    absent = [name for name, each in machine.rates.items() if not each.engine]
+    absent = [
+        each.name
+        for each in machine.device_classes
+        if each.kind == "cpu" and not machine.rates[each.name].engine
+    ]
     if noisy:
         say(
             f"rates of {', '.join(noisy)} are not trusted: it was too noisy; "

@@ -54,7 +54,7 @@ from modelless.policies.scopes import scopes_of
 from modelless.policies.views import Instance, WorkerState
 
 _LEAST_WAIT_S: Final = 0.001
-"""A batch that runs longer than expected keeps the device for at least so long."""
+"""A batch that runs keeps the device for at least so long."""
 
 
 class _State(StrEnum):
@@ -212,11 +212,16 @@ class Device:
         return self._failed
 
     def remaining_s(self, now_s: float) -> float:
-        """Seconds for which the accepted batches will keep the device; 0 if it is idle."""
+        """Seconds for which the accepted batches will keep the device; 0 if it is idle.
+
+        A batch that is late is expected to be late for as long again. So gateways that are turned
+        back by a device that stalls come back ever less often, and take other devices meanwhile.
+        """
         if not self._batches:
             return 0.0
         first_s, *rest_s = [batch.expected_s for batch in self._batches.values()]
-        return max(first_s - (now_s - self._began_s), _LEAST_WAIT_S) + sum(rest_s)
+        left_s = first_s - (now_s - self._began_s)
+        return max(left_s, -left_s, _LEAST_WAIT_S) + sum(rest_s)
 
     def state(self, in_use: Container[str], busy_share: float, now_s: float) -> WorkerState:
         """The device as planning sees it. A variant that is still loading has no size yet.

@@ -15,6 +15,7 @@ from modelless.variants.store import MeasurementRow, PairRunRow, Store
 from modelless.variants.vocabulary import Placement
 
 _FIELDS = tuple(field.name for field in fields(Measurement))
+_KINDS = ("cpu", "gpu")
 _PAIR_FIELDS = ("alone_s", "beside_s", "repeats", "trusted", "measured_at", "fingerprint")
 
 
@@ -49,24 +50,25 @@ class Records:
             session.add(MeasurementRow(**{name: getattr(measurement, name) for name in _FIELDS}))
         return True
 
-    def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
+    def current(self, facts: DeviceFacts, kind: str | None = None) -> list[Measurement]:
         """Returns the measurements of a machine with the engines it has now, trusted or not.
 
         Of a placement measured at several sizes, those of its typical size.
 
         Args:
             facts: facts of the machine; another version of an engine would take another time.
-            kind: kind of its devices.
+            kind: of its devices; None for all of them.
 
         Raises:
             StoreError: the store cannot be read, or holds an impossible row.
         """
         return _typical(self.every_size(facts, kind))
 
-    def every_size(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
+    def every_size(self, facts: DeviceFacts, kind: str | None = None) -> list[Measurement]:
         """Returns what ``current`` does, at all sizes; raises as it does."""
+        kinds = _KINDS if kind is None else (kind,)
         return self._select(
-            MeasurementRow.fingerprint == facts.fingerprint_of(kind),
+            MeasurementRow.fingerprint.in_([facts.fingerprint_of(each) for each in kinds]),
             MeasurementRow.engine.in_(facts.engine_names),
         )
 
@@ -76,7 +78,7 @@ class Records:
 
     def elsewhere(self, facts: DeviceFacts) -> list[Measurement]:
         """Returns the measurements of other machines at typical sizes; raises as ``current``."""
-        own = [facts.fingerprint_of(kind) for kind in ("cpu", "gpu")]
+        own = [facts.fingerprint_of(kind) for kind in _KINDS]
         return _typical(self._select(MeasurementRow.fingerprint.not_in(own)))
 
     def count(self, variant_ids: Iterable[str]) -> dict[str, int]:

@@ -20,7 +20,8 @@ from modelless.variants.vocabulary import Variant
 Provider = str | tuple[str, Mapping[str, object]]
 """An execution provider's name, alone or with its options."""
 
-_FATAL_ONLY: Final = 4  # an error is raised as well; it need not also be printed
+FATAL_ONLY: Final = 4
+"""A level of ONNX Runtime's log. An error is raised as well; it need not also be printed."""
 
 # Bad file; ONNX Runtime has no common base class for what it raises.
 _REFUSED: Final = (
@@ -83,7 +84,7 @@ def common_options() -> ort.SessionOptions:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # Layout changes and int8 fusions come with ALL: without them 2.5 times slower (fp32, CPU).
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = _FATAL_ONLY
+    options.log_severity_level = FATAL_ONLY
     # Inspection reads ONNX; ONNX Runtime's own second format would pass it by.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     return options

@@ -65,11 +65,13 @@ def test_no_more_wait_than_may() -> None:
     assert [back.others_s for back in driver.of(TurnBatchBack)] == [1.0 + MOST_WAITING]
 
 
-def test_a_batch_that_takes_longer_than_expected_keeps_the_device_still() -> None:
+def test_a_batch_that_is_late_is_expected_to_be_late_for_as_long_again() -> None:
     driver = shared()
     driver.hand_in(A, 1.0, 0.0)
-    driver.now_s += 9.0
+    driver.now_s += 1.0
     assert 0.0 < remaining_s(driver) < 0.01
+    driver.now_s += 3.0
+    assert remaining_s(driver) == pytest.approx(3.0)
 
 
 def test_a_batch_that_ends_out_of_turn_leaves_the_other_as_it_is() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from modelless.common.errors import EnvironmentUnfitError, IntegrityError
-from modelless.variants.runtimes import find_runtime
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError, ModellessError
+from modelless.variants.runtimes import find_runtime, onnxruntime_gpu
 from modelless.variants.runtimes.engine_cache import EngineCache
+from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.runtimes.onnxruntime_gpu import (
     WIDEST_BATCH,
     OnnxRuntimeCuda,
@@ -59,9 +60,12 @@ def build(monkeypatch: pytest.MonkeyPatch) -> FakeBuild:
             found.batches.append(len(feed["image"]))
             return super().run(outputs, feed)
 
+    onnxruntime_gpu._start.cache_clear()
+
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: EVERY)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    monkeypatch.setattr(onnxruntime, "set_default_logger_severity", lambda level: None)
     install_cuda(monkeypatch, FakeCuda())
     return found
 
@@ -85,7 +89,7 @@ def test_cuda_comes_first_and_searches_no_kernels_while_serving(
     loaded = load(runtime, tmp_path, tiny_bytes(), warm_up=[{"image": IMAGES}])
     scores = loaded.infer({"image": IMAGES[:2]})["scores"]
     np.testing.assert_allclose(scores, expected_scores(IMAGES[:2]), rtol=1e-5)
-    (((name, options), last),) = build.asked
+    _start, ((name, options), last), *_ = build.asked
     assert (name, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert options == {
         "device_id": 0,
@@ -102,7 +106,7 @@ def test_tensorrt_comes_first_then_cuda_and_caches_by_variant(
     runtime = OnnxRuntimeTensorRt(cache)
     load(runtime, tmp_path, tiny_bytes(), precision=precision)
     load(runtime, tmp_path, tiny_bytes(2.0), precision=precision)
-    (first, (second, _), last), ((_, other), _, _) = build.asked
+    _start, (first, (second, _), last), ((_, other), _, _) = build.asked
     name, options = first
     assert [name, second, last] == EVERY
     assert options["trt_fp16_enable"] is (precision is Precision.FP16)
@@ -119,17 +123,27 @@ def test_tensorrt_is_shown_the_widest_batch_before_it_serves(
 ) -> None:
     runtime = OnnxRuntimeTensorRt(EngineCache(tmp_path / "cache"))
     load(runtime, tmp_path, tiny_bytes(), warm_up=[{"image": IMAGES[:1]}])
-    assert build.batches == [1, WIDEST_BATCH, 1]
+    assert build.batches == [1, 1, WIDEST_BATCH, 1]  # the first starts the card
 
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT])
-def test_it_never_falls_back_to_the_cpu(
-    build: FakeBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_it_never_falls_back_to_the_cpu(build: FakeBuild, engine: Engine) -> None:
     build.usable = ["CPUExecutionProvider"]
-    with pytest.raises(EnvironmentUnfitError, match=r"cannot use .*offers CPUExecutionProvider"):
-        load(find_runtime(engine), tmp_path, tiny_bytes())  # type: ignore[arg-type]
+    assert "cannot use" in engine_status(engine).missing
+
+
+def test_each_session_sees_batches_of_one_size(build: FakeBuild, tmp_path: Path) -> None:
+    shown = [{"image": IMAGES[:1]}, {"image": IMAGES[:2]}]
+    loaded = load(OnnxRuntimeCuda(), tmp_path, tiny_bytes(), warm_up=shown)
+    build.batches.clear()
+    for items in (1, 2, 3, 5, 4, 1, 2):
+        scores = loaded.infer({"image": IMAGES[:items]})["scores"]
+        np.testing.assert_allclose(scores, expected_scores(IMAGES[:items]), rtol=1e-5)
+    assert build.batches == [1, 2, 4, 8, 4, 1, 2]
+    assert len(build.asked) == 1 + 4  # to start the card; of 1, 2, 4 and 8 items
+    loaded.unload()
+    with pytest.raises(ModellessError, match="was unloaded"):
+        loaded.infer({"image": IMAGES[:1]})
 
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT])

@@ -25,6 +25,16 @@ def test_what_is_added_is_read_back(store: Store, make: Any) -> None:
     assert len(records.everything()) == 5
 
 
+def test_those_of_all_kinds_of_devices_are_current(store: Store, make: Any) -> None:
+    records = Records(store)
+    on_cpu = make.measurement()
+    on_card = make.measurement(device_class="gpu-1", fingerprint=make.facts.fingerprint_of("gpu"))
+    for row in (on_cpu, on_card):
+        assert records.add(row)
+    assert records.current(make.facts) == [on_cpu, on_card]
+    assert records.current(make.facts, "gpu") == [on_card]
+
+
 def test_of_several_sizes_the_typical_one_is_current(store: Store, make: Any) -> None:
     records = Records(store)
     small, typical = (
