@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from modelless.controller.control.machine import Control, ControlTimes
 from modelless.controller.control.messages import (
@@ -23,6 +24,7 @@ from modelless.controller.dispatch.messages import Advised, DispatchEvent
 from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.profiles import Fleet
+from modelless.policies.views import VariantFacts
 
 
 class ControlDriver:
@@ -48,7 +50,8 @@ class ControlDriver:
         times = ControlTimes(interval_s, settle_s=0.0, cooldown_s=0.0)
         workers = {pool.name: pool.min_workers for pool in cluster.pools}
         self._control = Control(planner, cluster.pools, workers, 0.0, times, start_weight=0.0)
-        self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)
+        self._fleet = fleet
+        self._tell_facts(0.0, fleet.facts)
         self._cluster = cluster
         self._recorder = recorder
         self._dispatcher = dispatcher
@@ -69,7 +72,11 @@ class ControlDriver:
                     worker.worker_id, False, state, interval_s=self._interval_s, pool=worker.pool
                 )
                 self._control.handle(MemberReported(report), now_s)
+        if at_once:
+            self._tell_facts(now_s, tuple([_loaded_at_once(facts) for facts in self._fleet.facts]))
         effects = self._control.handle(Tick(), now_s)
+        if at_once:
+            self._tell_facts(now_s, self._fleet.facts)
         for problem in self._control.problems:
             self._recorder.summary.complain(problem)
             self._recorder.control(now_s, "policy-problem", reason=problem)
@@ -85,6 +92,9 @@ class ControlDriver:
                 continue  # and nobody has noticed yet
             in_use = self._dispatcher.in_use(worker_id)
             self._cluster.order(ordered_to, ordered, in_use, at_once=at_once)
+
+    def _tell_facts(self, now_s: float, facts: tuple[VariantFacts, ...]) -> None:
+        self._control.handle(FactsChanged(facts, self._fleet.device_classes), now_s)
 
     def lose(self, worker_id: str, now_s: float) -> None:
         self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
@@ -115,3 +125,7 @@ class ControlDriver:
             self._recorder.plan(now_s, effect.quality)
         elif isinstance(effect, Advise):
             self._decide(Advised({scope: dict(shares) for scope, shares in effect.shares}))
+
+
+def _loaded_at_once(facts: VariantFacts) -> VariantFacts:
+    return replace(facts, load_s=dict.fromkeys(facts.load_s, 0.0))

@@ -171,3 +171,15 @@ def test_what_restores_a_bound_is_better_whatever_it_costs() -> None:
     )  # fmt: skip
     assert told[0]
     assert "which the settings in charge break" in told[1]
+
+
+@pytest.mark.parametrize(("gain_low", "worth"), [(0.1, True), (-0.1, False)])
+def test_what_breaks_a_bound_less_than_the_settings_in_charge_is_better_if_it_surely_gains(
+    gain_low: float, worth: bool
+) -> None:
+    told = tuning._verdict(
+        {"mean": 0.2, "low": gain_low, "high": 0.5}, {"attainment": 0.9}, {"attainment": 0.98},
+        bounds_of(["attainment>=0.99"]), is_other=True,
+    )  # fmt: skip
+    assert told[0] is worth
+    assert ("those in charge break it more" in told[1]) is worth

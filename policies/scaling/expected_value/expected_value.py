@@ -9,8 +9,8 @@ more than what is lost meanwhile. Of every task a few queries are expected that 
 sent yet: one in a hurry and one with all the time.
 
 Room that is worth nothing to the expected demand is filled in the order of ``fixed``: such loads
-displace nothing, and a surge finds there what it needs. A worker that loads is left alone until it
-has loaded.
+displace nothing, and a surge finds there what it needs. A worker is given few loads at a time, and
+is left alone until it has loaded: the next plan knows more.
 
 Where pools of workers may grow or change their size, ``PoolSizes`` says how many to have.
 """
@@ -30,7 +30,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.expected_value.offer import Offer, offer_of
 from modelless.policies.scaling.expected_value.pools import PoolSizes
 from modelless.policies.scaling.expected_value.rates import KindRate, KindRates
-from modelless.policies.scaling.expected_value.search import Holdings, Search
+from modelless.policies.scaling.expected_value.search import AHEAD_S, Holdings, Search
 from modelless.policies.scaling.expected_value.worth import worth_of
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.scopes import in_scope, task_of
@@ -105,6 +105,7 @@ class ExpectedValue(ScalingPolicy):
         holdings = _holdings(view, offer, numbers)
         self._learn_busy(view)
         added: list[int] = []
+        busy_s = np.zeros(len(view.workers))
         if holdings.allowed.any():
             tasks, self._prices = worth_of(
                 kinds + self._unseen(offer),
@@ -119,13 +120,15 @@ class ExpectedValue(ScalingPolicy):
             search.run()
             self._load_for_waiting(view, offer, search, holdings.held)
             added = search.added
+            busy_s = search.busy_s
         held = holdings.held.sum(axis=1)
         for placement in self._fixed.targets(view, {}).instances:
             row = numbers.get(placement, -1)
             size = offer.memory_bytes[row]
             for worker in np.flatnonzero(holdings.allowed[row]) if row >= 0 else ():
-                if size <= holdings.free_bytes[worker]:
+                if size <= holdings.free_bytes[worker] and busy_s[worker] < AHEAD_S:
                     holdings.free_bytes[worker] -= size
+                    busy_s[worker] += offer.load_s[row]
                     held[row] += 1
                     added.append(row)
         order = [*added, *np.flatnonzero(held).tolist()]

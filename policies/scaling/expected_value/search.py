@@ -30,6 +30,9 @@ _LEAST_LEFT = 0.01
 """A load into free room that ends after the horizon counts as if this share of it was left."""
 _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
 _MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
+AHEAD_S = 5.0
+"""A worker that planned loads keep so long is planned no more: until then other queries have come,
+and the next plan knows them."""
 _NEARLY = 0.8  # of the best load's points a byte
 _AWAY_LOADS = 10.0
 """A variant that is displaced for queries that wait is taken to be away for so many load times, as
@@ -88,7 +91,7 @@ class Search:
         for number in range(len(tasks)):
             self._update(number)
         self._most_moves = max(_MOST_MOVES // max(shape[1], 1), 4)
-        self._busy_s = np.zeros(shape[1])  # of loads that are planned, one after the other
+        self.busy_s = np.zeros(shape[1])  # of loads that are planned, one after the other
         self.added: list[int] = []
 
     def run(self) -> None:
@@ -138,7 +141,7 @@ class Search:
 
     def _left_s(self) -> FloatArray:
         """Returns how long each load would gain if it began now, shape (p, w)."""
-        left_s: FloatArray = self._horizon_s - self._busy_s - self._offer.load_s[:, None]
+        left_s: FloatArray = self._horizon_s - self.busy_s - self._offer.load_s[:, None]
         return left_s
 
     def _fill(self) -> None:
@@ -148,11 +151,12 @@ class Search:
         round, on workers of their own.
         """
         size = np.maximum(self._offer.memory_bytes, 1.0)[:, None]
-        loads = np.zeros(len(self._busy_s), dtype=np.intp)
+        loads = np.zeros(len(self.busy_s), dtype=np.intp)
         added: list[tuple[float, int]] = []
         while True:
             left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
-            fits = self._now.allowed & (size <= self._now.free_bytes) & (loads < self._most_moves)
+            fits = self._now.allowed & (size <= self._now.free_bytes)
+            fits &= (loads < self._most_moves) & (self.busy_s < AHEAD_S)
             best = sorted(self._best_loads(np.where(fits, self._gain * left_s, 0.0) / size))
             used: set[int] = set()
             tasks: set[int] = set()
@@ -181,7 +185,7 @@ class Search:
 
     def _displace(self) -> None:
         """Make at most one move on each worker: what loads at once is all that is certain."""
-        possible = self._now.allowed & (self._gain > 0.0)
+        possible = self._now.allowed & (self._gain > 0.0) & (self.busy_s < AHEAD_S)
         net = self._net(possible)
         moves = 0
         for _ in range(_MOST_REJECTED + possible.shape[1]):
@@ -276,7 +280,7 @@ class Search:
     def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
         """Returns what a move gains until the horizon, less its uncertainty: points."""
         mean = variance = 0.0
-        left_s = float(self._horizon_s - self._busy_s[worker] - self._offer.load_s[row])
+        left_s = float(self._horizon_s - self.busy_s[worker] - self._offer.load_s[row])
         for number in self._tasks_of(row, *gone):
             before = self._now.held[self._tasks[number].rows, worker]
             without = before.copy()
@@ -308,7 +312,7 @@ class Search:
         now.allowed[row, worker] = False
         now.bytes[row, worker] = self._offer.memory_bytes[row]
         now.free_bytes[worker] -= self._offer.memory_bytes[row]
-        self._busy_s[worker] += self._offer.load_s[row]
+        self.busy_s[worker] += self._offer.load_s[row]
         for number in self._tasks_of(row, *gone):
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])

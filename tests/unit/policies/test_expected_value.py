@@ -88,6 +88,17 @@ def test_where_memory_holds_all_it_holds_what_fixed_does() -> None:
     assert targets.reason is Reason.OPTIMISED
 
 
+@pytest.mark.parametrize(("load_s", "planned"), [(0.0, 9), (2.0, 3), (20.0, 1)])
+def test_no_more_loads_are_planned_than_begin_before_others_know_better(
+    load_s: float, planned: int
+) -> None:
+    variants = [variant(f"t{number}", 10.0, load_s=load_s) for number in range(9)]
+    rates = {f"t{number}": 1.0 + number for number in range(9)}
+    assert counts(settled([worker(0)], variants, rates)) == {
+        f"t{number}/m": 1 for number in range(9 - planned, 9)
+    }
+
+
 def test_when_memory_is_short_it_holds_what_is_worth_most_a_byte() -> None:
     variants = [variant("a", 60.0), variant("b", 40.0), variant("c", 60.0)]
     targets = settled([worker(0)], variants, {"a": 10.0, "b": 6.0, "c": 6.0})
