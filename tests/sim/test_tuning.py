@@ -174,7 +174,7 @@ def test_what_restores_a_bound_is_better_whatever_it_costs() -> None:
 
 
 @pytest.mark.parametrize(("gain_low", "worth"), [(0.1, True), (-0.1, False)])
-def test_what_breaks_a_bound_less_than_the_settings_in_charge_is_better_if_it_surely_gains(
+def test_what_breaks_a_bound_no_more_than_the_settings_in_charge_is_better_if_it_surely_gains(
     gain_low: float, worth: bool
 ) -> None:
     told = tuning._verdict(
@@ -182,4 +182,4 @@ def test_what_breaks_a_bound_less_than_the_settings_in_charge_is_better_if_it_su
         bounds_of(["attainment>=0.99"]), is_other=True,
     )  # fmt: skip
     assert told[0] is worth
-    assert ("those in charge break it more" in told[1]) is worth
+    assert ("but no more than the settings in charge" in told[1]) is worth

@@ -187,19 +187,28 @@ def _start(provider: str) -> None:
         ort.preload_dlls()  # CUDA's and cuDNN's from their wheels, if they came as such
     graph = parser.parse_model(_CONVOLUTION).SerializeToString()
     try:
-        session = open_graph(graph, "a convolution", common_options(), [provider])
-    except EnvironmentUnfitError as error:
-        raise _unusable(provider) from error
-    if provider not in session.get_providers():  # ONNX Runtime goes on without it
-        raise _unusable(provider)
-    inputs = session.get_inputs()
-    session.run(None, {each.name: np.zeros(each.shape, np.float32) for each in inputs})
+        session = _open_on([provider], graph, "a convolution", common_options())
+        inputs = session.get_inputs()
+        session.run(None, {each.name: np.zeros(each.shape, np.float32) for each in inputs})
+    except Exception as error:  # whatever ONNX Runtime raises, the engine does not work here
+        raise _unusable(provider, "a convolution") from error
 
 
-def _unusable(provider: str) -> EnvironmentUnfitError:
+def _open_on(
+    providers: Sequence[Provider], graph: bytes, name: str, options: ort.SessionOptions
+) -> ort.InferenceSession:
+    """A session that has the first of ``providers``, which are named by name or with options."""
+    session = open_graph(graph, name, options, [*providers, "CPUExecutionProvider"])
+    wanted = providers[0] if isinstance(providers[0], str) else providers[0][0]
+    if wanted not in session.get_providers():  # ONNX Runtime goes on without one that fails
+        raise _unusable(wanted, name)
+    return session
+
+
+def _unusable(provider: str, name: str) -> EnvironmentUnfitError:
     return EnvironmentUnfitError(
-        f"ONNX Runtime {ort.__version__} cannot use {provider}: a library is missing. Install the "
-        "CUDA, cuDNN and TensorRT that it was built for: pip install 'modelless[gpu]'"
+        f"ONNX Runtime {ort.__version__} cannot use {provider} for {name}. Install the CUDA, cuDNN "
+        "and TensorRT it was built for: pip install 'modelless[gpu]'"
     )
 
 
@@ -222,7 +231,7 @@ def _open(
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False  # kept for every input shape ever seen
     read_signature(data, variant.id)  # TensorRT's provider would take operators of its plugins
-    return open_graph(data, variant.id, options, [*providers, "CPUExecutionProvider"])
+    return _open_on(providers, data, variant.id, options)
 
 
 def _widened(tensors: Tensors) -> Tensors:

@@ -273,7 +273,7 @@ def predict_model(
         if device is not None:
             measured = [
                 row
-                for row in Records(registry.store).current(facts, device.kind)
+                for row in Records(registry.store).current(facts)
                 if row.device_class == device.name
             ]
             given += describe_rows(registry, facts, measured)

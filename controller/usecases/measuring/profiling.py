@@ -223,12 +223,7 @@ def profile(
             strategy = _strategy(registry, catalog, typical, facts, batches, target_error, rates)
         result = measure_jobs(chosen, records, facts, settings, strategy, on_progress)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
-        rows = [
-            row
-            for kind in kinds
-            for row in records.every_size(facts, kind)
-            if row.placement in wanted
-        ]
+        rows = [row for row in records.every_size(facts) if row.placement in wanted]
         pairs: list[PairRun] = []
         if neighbours:
             kept = PairRecords(registry.store)

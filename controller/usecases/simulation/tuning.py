@@ -247,7 +247,8 @@ def _verdict(
     if broken:
         names = ", ".join(f"{bound} ({bound.name} {after[bound.name]:.4g})" for bound in broken)
         if low > 0.0 and mean > NEAR and all(b.excess(after) <= b.excess(before) for b in bounds):
-            return True, f"Better: it is {told}, but breaks {names}; those in charge break it more."
+            no_more = f"it breaks {names}, but no more than the settings in charge"
+            return True, f"Better: what was found is {told}; {no_more}."
         return False, f"Keep the settings in charge: what was found breaks {names} when judged."
     was_broken = [bound for bound in bounds if bound.excess(before) > 0.0]
     if was_broken:

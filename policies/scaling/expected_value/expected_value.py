@@ -105,7 +105,6 @@ class ExpectedValue(ScalingPolicy):
         holdings = _holdings(view, offer, numbers)
         self._learn_busy(view)
         added: list[int] = []
-        busy_s = np.zeros(len(view.workers))
         if holdings.allowed.any():
             tasks, self._prices = worth_of(
                 kinds + self._unseen(offer),
@@ -120,15 +119,14 @@ class ExpectedValue(ScalingPolicy):
             search.run()
             self._load_for_waiting(view, offer, search, holdings.held)
             added = search.added
-            busy_s = search.busy_s
         held = holdings.held.sum(axis=1)
         for placement in self._fixed.targets(view, {}).instances:
             row = numbers.get(placement, -1)
             size = offer.memory_bytes[row]
             for worker in np.flatnonzero(holdings.allowed[row]) if row >= 0 else ():
-                if size <= holdings.free_bytes[worker] and busy_s[worker] < AHEAD_S:
+                if size <= holdings.free_bytes[worker] and holdings.busy_s[worker] < AHEAD_S:
                     holdings.free_bytes[worker] -= size
-                    busy_s[worker] += offer.load_s[row]
+                    holdings.busy_s[worker] += offer.load_s[row]
                     held[row] += 1
                     added.append(row)
         order = [*added, *np.flatnonzero(held).tolist()]
@@ -208,4 +206,4 @@ def _holdings(view: ClusterView, offer: Offer, numbers: Mapping[Placement, int])
                 row = numbers.get(Placement(variant_id, worker.device_class))
                 if row is not None:
                     allowed[row, column] = False
-    return Holdings(held, movable, allowed, free_bytes, held_bytes)
+    return Holdings(held, movable, allowed, free_bytes, held_bytes, np.zeros(shape[1]))

@@ -50,6 +50,7 @@ class Holdings:
         allowed: what may be loaded, shape (p, w).
         free_bytes: shape (w,).
         bytes: of each held instance, shape (p, w).
+        busy_s: seconds that planned loads take, one after the other, shape (w,).
     """
 
     held: NDArray[np.bool_]
@@ -57,6 +58,7 @@ class Holdings:
     allowed: NDArray[np.bool_]
     free_bytes: FloatArray
     bytes: FloatArray
+    busy_s: FloatArray
 
 
 class Search:
@@ -91,7 +93,6 @@ class Search:
         for number in range(len(tasks)):
             self._update(number)
         self._most_moves = max(_MOST_MOVES // max(shape[1], 1), 4)
-        self.busy_s = np.zeros(shape[1])  # of loads that are planned, one after the other
         self.added: list[int] = []
 
     def run(self) -> None:
@@ -141,7 +142,7 @@ class Search:
 
     def _left_s(self) -> FloatArray:
         """Returns how long each load would gain if it began now, shape (p, w)."""
-        left_s: FloatArray = self._horizon_s - self.busy_s - self._offer.load_s[:, None]
+        left_s: FloatArray = self._horizon_s - self._now.busy_s - self._offer.load_s[:, None]
         return left_s
 
     def _fill(self) -> None:
@@ -151,12 +152,12 @@ class Search:
         round, on workers of their own.
         """
         size = np.maximum(self._offer.memory_bytes, 1.0)[:, None]
-        loads = np.zeros(len(self.busy_s), dtype=np.intp)
+        loads = np.zeros(len(self._now.busy_s), dtype=np.intp)
         added: list[tuple[float, int]] = []
         while True:
             left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
             fits = self._now.allowed & (size <= self._now.free_bytes)
-            fits &= (loads < self._most_moves) & (self.busy_s < AHEAD_S)
+            fits &= (loads < self._most_moves) & (self._now.busy_s < AHEAD_S)
             best = sorted(self._best_loads(np.where(fits, self._gain * left_s, 0.0) / size))
             used: set[int] = set()
             tasks: set[int] = set()
@@ -185,7 +186,7 @@ class Search:
 
     def _displace(self) -> None:
         """Make at most one move on each worker: what loads at once is all that is certain."""
-        possible = self._now.allowed & (self._gain > 0.0) & (self.busy_s < AHEAD_S)
+        possible = self._now.allowed & (self._gain > 0.0) & (self._now.busy_s < AHEAD_S)
         net = self._net(possible)
         moves = 0
         for _ in range(_MOST_REJECTED + possible.shape[1]):
@@ -280,7 +281,7 @@ class Search:
     def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
         """Returns what a move gains until the horizon, less its uncertainty: points."""
         mean = variance = 0.0
-        left_s = float(self._horizon_s - self.busy_s[worker] - self._offer.load_s[row])
+        left_s = float(self._horizon_s - self._now.busy_s[worker] - self._offer.load_s[row])
         for number in self._tasks_of(row, *gone):
             before = self._now.held[self._tasks[number].rows, worker]
             without = before.copy()
@@ -312,7 +313,7 @@ class Search:
         now.allowed[row, worker] = False
         now.bytes[row, worker] = self._offer.memory_bytes[row]
         now.free_bytes[worker] -= self._offer.memory_bytes[row]
-        self.busy_s[worker] += self._offer.load_s[row]
+        self._now.busy_s[worker] += self._offer.load_s[row]
         for number in self._tasks_of(row, *gone):
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])

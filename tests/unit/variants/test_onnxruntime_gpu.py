@@ -61,7 +61,6 @@ def build(monkeypatch: pytest.MonkeyPatch) -> FakeBuild:
             return super().run(outputs, feed)
 
     onnxruntime_gpu._start.cache_clear()
-
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: EVERY)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
@@ -127,8 +126,25 @@ def test_tensorrt_is_shown_the_widest_batch_before_it_serves(
 
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT])
-def test_it_never_falls_back_to_the_cpu(build: FakeBuild, engine: Engine) -> None:
+def test_it_never_falls_back_to_the_cpu(
+    build: FakeBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    runtime = find_runtime(engine)
     build.usable = ["CPUExecutionProvider"]
+    with pytest.raises(EnvironmentUnfitError, match=r"cannot use .*Provider for "):
+        load(runtime, tmp_path, tiny_bytes())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME_CUDA, Engine.ONNXRUNTIME_TENSORRT])
+@pytest.mark.parametrize("is_loud", [False, True])
+def test_an_engine_without_its_libraries_does_not_work_here(
+    build: FakeBuild, monkeypatch: pytest.MonkeyPatch, engine: Engine, is_loud: bool
+) -> None:
+    """ONNX Runtime goes on without the provider, or raises what it likes."""
+    build.usable = ["CPUExecutionProvider"]
+    if is_loud:
+        monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: 1 / 0)
     assert "cannot use" in engine_status(engine).missing
 
 
