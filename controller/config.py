@@ -329,8 +329,8 @@ class HistorySettings(_Section):
         20.0,
         ge=0,
         le=1000,
-        description="receipts of queries that a gateway writes per second, refused and late "
-        "queries first; 0: none",
+        description="receipts of queries that a gateway writes per second, a sample in which "
+        "refused and late queries have a part of their own; 0: none",
     )
     receipts_max_bytes: int = Field(
         32 * 2**20,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
 
 from modelless.controller.config import HistorySettings
@@ -18,51 +20,57 @@ from modelless.controller.history.receipts import (
     receipts_folder,
 )
 
-# The sample of receipts to write, when there are too many to write them all.
-
-_TELLING_SHARE = 0.75
 _FAR_OFF = 2.0
 
 
-def is_telling(receipt: Receipt) -> bool:
-    """Whether people may ask about it: refused, late, retried, explored, or badly predicted."""
+class Kind(IntEnum):
+    """How likely people are to ask about a query."""
+
+    TROUBLED = 0
+    """Not answered in time, tried more than once, told of a problem, or explored."""
+
+    BADLY_PREDICTED = 1
+    """Answered in time, in more than twice the predicted time."""
+
+    AS_PREDICTED = 2
+
+
+def kind_of(receipt: Receipt) -> Kind:
+    """The kind of a closed receipt."""
     if receipt.outcome != "served" or receipt.attempts > 1 or receipt.rebinds or receipt.problem:
-        return True
+        return Kind.TROUBLED
     if receipt.first_choice is not None and receipt.first_choice.explored:
-        return True
+        return Kind.TROUBLED
     observed_s = receipt.observed_latency_s or 0.0
-    predicted_s = receipt.predicted_latency_s
-    return observed_s > _FAR_OFF * predicted_s
+    is_far_off = observed_s > _FAR_OFF * receipt.predicted_latency_s
+    return Kind.BADLY_PREDICTED if is_far_off else Kind.AS_PREDICTED
 
 
 def sample(receipts: Sequence[Receipt], most: int) -> list[Receipt]:
     """Return at most ``most`` of the receipts, in their order.
 
-    Up to three quarters are telling ones, evenly spread, and the rest are others. So a flood of
-    refusals leaves room for served queries, and the other way round.
+    Each kind gets an equal part, evenly spread, and what a rarer kind leaves goes to the others. So
+    a flood of one kind leaves room for the others.
     """
-    if len(receipts) <= most:
-        return list(receipts)
-    telling = [number for number, receipt in enumerate(receipts) if is_telling(receipt)]
-    told = set(telling)
-    others = [number for number in range(len(receipts)) if number not in told]
-    for_telling = min(len(telling), max(round(most * _TELLING_SHARE), most - len(others)))
-    chosen = _spread(telling, for_telling) + _spread(others, most - for_telling)
+    by_kind: list[list[int]] = [[] for _ in Kind]
+    for number, receipt in enumerate(receipts):
+        by_kind[kind_of(receipt)].append(number)
+    chosen: list[int] = []
+    for kinds_left, numbers in zip(range(len(Kind), 0, -1), sorted(by_kind, key=len), strict=True):
+        part = math.ceil((most - len(chosen)) / kinds_left)
+        chosen += _spread(numbers, min(part, len(numbers)))
     return [receipts[number] for number in sorted(chosen)]
 
 
 def weigh(receipts: Sequence[Receipt], chosen: Sequence[Receipt]) -> list[float]:
     """Return how many of the receipts each chosen one stands for; see ``sample``."""
-    whole, kept = (Counter(map(is_telling, each)) for each in (receipts, chosen))
-    return [whole[is_telling(each)] / kept[is_telling(each)] for each in chosen]
+    whole, kept = (Counter(map(kind_of, each)) for each in (receipts, chosen))
+    return [whole[kind_of(each)] / kept[kind_of(each)] for each in chosen]
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
     """Return ``count`` of the numbers, evenly spread."""
-    if count <= 0:
-        return []
-    step = len(numbers) / count
-    return [numbers[int(place * step)] for place in range(min(count, len(numbers)))]
+    return [numbers[place * len(numbers) // count] for place in range(count)]
 
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Receipts in files: a sample that leaves room for both kinds, a bound in bytes, found by id."""
+"""Receipts in files: a sample that leaves room for each kind, a bound in bytes, found by id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ids(receipts: list[Receipt]) -> list[int]:
     return [receipt.query.query_id for receipt in receipts]
 
 
-def test_a_sample_keeps_telling_ones_and_leaves_room_for_others() -> None:
+def test_a_sample_has_room_for_each_kind() -> None:
     served = [closed(number) for number in range(100)]
     refused = [closed(number, "refused") for number in range(100, 110)]
     chosen = sample(served + refused, 20)
@@ -44,9 +44,19 @@ def test_a_sample_keeps_telling_ones_and_leaves_room_for_others() -> None:
     assert weigh(served + refused, chosen) == [10.0] * 10 + [1.0] * 10
     flood = [closed(number, "refused") for number in range(1000)]
     chosen = sample(flood + served, 20)
-    assert [receipt.outcome for receipt in chosen] == ["refused"] * 15 + ["served"] * 5
+    assert [receipt.outcome for receipt in chosen] == ["refused"] * 10 + ["served"] * 10
     assert sample(served, 200) == served
     assert sample(served, 0) == []
+
+
+def test_one_refusal_among_a_flood_of_badly_predicted_answers_is_kept() -> None:
+    slow = [closed(number) for number in range(400)]
+    for receipt in slow:
+        receipt.observed_latency_s = 1.0
+    for most in (1, 2, 20):
+        chosen = sample([*slow[:200], closed(500, "refused"), *slow[200:]], most)
+        assert len(chosen) == most
+        assert 500 in ids(chosen)
 
 
 def test_what_is_new_in_a_book() -> None:
