@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from functools import wraps
 from typing import Any
 
 from modelless.controller.live.cluster import ray_agent
@@ -25,8 +26,8 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
 }
 QUICK_S, QUICKLY_FOR_S = 0.1, 30.0
-"""Serve's controller looks so often in its first seconds: a start, and a recovery, waits for
-several of its looks. From then on as ``loopback`` has it."""
+"""Serve's controller looks so often in its first seconds, and once it is told to delete something:
+a start, a recovery and a stop wait for several of its looks. Else as ``loopback`` has it."""
 _PROCESSES = (
     "start_api_server",  # the dashboard's: it asks the metadata services of clouds where it runs
     "start_monitor",  # the autoscaler's: there is one node
@@ -83,10 +84,22 @@ def prepare_worker() -> None:
 
     interval = "CONTROL_LOOP_INTERVAL_S"
     usual_s = getattr(controller, interval, QUICK_S)
-    _replace(controller, interval, QUICK_S)
-    usual = threading.Timer(QUICKLY_FOR_S, setattr, (controller, interval, usual_s))
-    usual.daemon = True
-    usual.start()
+
+    def look_quickly() -> None:
+        _replace(controller, interval, QUICK_S)
+        usual = threading.Timer(QUICKLY_FOR_S, setattr, (controller, interval, usual_s))
+        usual.daemon = True
+        usual.start()
+
+    look_quickly()
+    delete = controller.ServeController.delete_apps
+
+    @wraps(delete)
+    def delete_quickly(self: Any, names: Any) -> None:
+        look_quickly()
+        delete(self, names)
+
+    _replace(controller.ServeController, "delete_apps", delete_quickly)
     # A Python proxy beside HAProxy, for applications without replicas: HAProxy is not told of it.
     _replace(ProxyStateManager, "_start_fallback_proxy_if_needed", _nothing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.live.cluster import ray_agent
+from modelless.controller.live.cluster.lean_ray import QUICK_S
 
 LEFT_OUT = ("pandas", "sklearn", "matplotlib", "onnx", "scipy.linalg", "alembic")
 BEGINNING = "from modelless.controller.live.cluster.lean_ray import import_serve; import_serve();"
@@ -45,3 +47,25 @@ def test_the_agent_says_where_it_does_not_listen_and_ends_with_the_raylet(tmp_pa
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         f"{name}_ab12": "-1" for name in ray_agent.PORTS
     }
+
+
+def test_serves_controller_looks_quickly_once_it_is_told_to_delete() -> None:
+    script = """
+from unittest.mock import Mock
+from modelless.controller.live.cluster import lean_ray
+lean_ray.QUICKLY_FOR_S = 0.01
+lean_ray.prepare_worker()
+from ray.serve._private import controller
+import time
+time.sleep(0.2)  # the start is over
+print(controller.CONTROL_LOOP_INTERVAL_S)
+lean_ray.QUICKLY_FOR_S = 60.0
+state = Mock()
+controller.ServeController.delete_apps(state, ["one"])
+print(controller.CONTROL_LOOP_INTERVAL_S, state.application_state_manager.delete_app.call_args)
+"""
+    environment = {**os.environ, "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1"}
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    assert output.split() == ["1.0", str(QUICK_S), "call('one')"]
