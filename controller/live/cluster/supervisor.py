@@ -34,6 +34,9 @@ from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 
 LOOK_S, SEARCH_S = 0.5, 2.0
+GLANCE_S = 0.05
+"""So often it looks whether one of Ray's daemons has ended: until everything else is killed, what
+is left of the cluster refuses queries that would otherwise wait."""
 STOPPED_S = 1.0
 """A process that stands still (SIGSTOP) for so long is killed, and replaced as if it had died."""
 SILENT_S = 30.0
@@ -187,7 +190,7 @@ class Supervisor:
                 signal.signal(number, lambda *_: self._ending.set())
         if not self._adopt():
             self._start()
-        while not self._ending.wait(LOOK_S):
+        while not self._wait():
             code = self._child.poll() if self._child is not None else None
             if code is not None and (code == 0 or not self._has_been_ready):
                 self._end()
@@ -249,6 +252,7 @@ class Supervisor:
         self._answered_at_s = time.monotonic()
         self._is_ready = False
         self._searched_s, self._found = -SEARCH_S, list[int]()
+        self._daemons: list[int] = []
 
     def _kill(self, members: Iterable[int] = ()) -> None:
         """Kill all of the cluster, its known ``members`` at once: none may take more queries."""
@@ -279,14 +283,26 @@ class Supervisor:
 
     # -- looking ------------------------------------------------------------------------------
 
+    def _wait(self) -> bool:
+        """Wait for ``LOOK_S``, or until one of Ray's daemons ends; whether to stop."""
+        end_s = time.monotonic() + LOOK_S
+        while time.monotonic() < end_s and all(began_ticks(each) > 0 for each in self._daemons):
+            if self._ending.wait(GLANCE_S):
+                return True
+        return self._ending.is_set()
+
     def _look(self) -> tuple[Seen, list[int]]:
         """The cluster's state, and the processes that have stood still for too long."""
         found = self._members()
         commands = [_command(process_id) for process_id in found]
         now_s = time.monotonic()
-        for name, (words, _) in PARTS.items():
-            if any(words in command for command in commands):
+        self._daemons = []
+        for name, (words, patience_s) in PARTS.items():
+            its = [pid for pid, command in zip(found, commands, strict=True) if words in command]
+            if its:
                 self._seen_at_s[name] = now_s
+            if not patience_s:
+                self._daemons += its
         since_s = {
             process_id: self._stopped_at_s.get(process_id, now_s)
             for process_id in (self._pid, *found)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_it_gives_up_with_a_state_that_others_can_read(
     assert str(told) == (
         f"gave up, {MOST_REBUILDS} times rebuilt, last because the cluster's process has ended"
     )
+
+
+def test_it_looks_at_once_when_a_daemon_has_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_S", 600.0)
+    found = supervise(home, [])
+    with subprocess.Popen([sys.executable, "-c", SLEEPS]) as daemon:
+        found._daemons = [os.getpid(), daemon.pid]
+        threading.Timer(0.2, daemon.kill).start()
+        assert not found._wait()
+        assert began_ticks(daemon.pid) <= 0
+        found._daemons = [os.getpid()]
+        threading.Timer(0.2, found._ending.set).start()
+        assert found._wait()
 
 
 @pytest.fixture
