@@ -92,7 +92,7 @@ def prepare_worker() -> None:
         usual.start()
 
     look_quickly()
-    delete = controller.ServeController.delete_apps
+    delete = getattr(controller.ServeController, "delete_apps", _nothing)
 
     @wraps(delete)
     def delete_quickly(self: Any, names: Any) -> None:
