@@ -122,7 +122,7 @@ def version_effects(
         busy: workers that the plan has orders for now; their turn comes at a later tick.
     """
     effects: list[LoadInstance | UnloadInstance] = []
-    for worker in workers:
+    for worker in workers if service.lines else ():
         if worker.worker_id in busy:
             continue
         held = {each.variant_id: each for each in worker.instances}

@@ -110,6 +110,7 @@ class PlannedMemory:
         self._of_class: dict[str, list[str]] = {}
         self._counts: Counter[Placement] = Counter()
         self._copies: Counter[str] = Counter()
+        self._versions: Counter[tuple[str, str]] = Counter()  # by worker and variant without version
         self._ready = {
             each.variant_id
             for worker in view.workers
@@ -126,6 +127,7 @@ class PlannedMemory:
             self._held[worker.worker_id] = held = {i.variant_id for i in worker.instances}
             self._counts.update([Placement(name, worker.size) for name in held])
             self._copies.update(held)
+            self._versions.update([(worker.worker_id, name_of(each)) for each in held])
 
     def needed_bytes(self, placement: Placement) -> int | None:
         """Memory an instance takes; None if it cannot run there or that is unknown."""
@@ -141,14 +143,14 @@ class PlannedMemory:
 
         A full worker that holds another version of the variant is given, too.
         """
-        name = name_of(placement.variant_id)
+        variant_id, name = placement.variant_id, name_of(placement.variant_id)
         return tuple(
             [
                 self._workers[worker_id]
                 for worker_id in self._of_class.get(placement.device_class, ())
-                if (worker_id not in full or name in map(name_of, self._held[worker_id]))
-                and placement.variant_id not in self._held[worker_id]
-                and placement.variant_id not in self._workers[worker_id].barred
+                if variant_id not in self._held[worker_id]
+                and (worker_id not in full or self._versions[worker_id, name])
+                and variant_id not in self._workers[worker_id].barred
             ]
         )
 
@@ -200,6 +202,7 @@ class PlannedMemory:
         self._held[worker_id].add(variant_id)
         self._counts[Placement(variant_id, worker.device_class)] += 1
         self._copies[variant_id] += 1
+        self._versions[worker_id, name_of(variant_id)] += 1
 
     def unload(self, worker_id: str, variant_id: str) -> None:
         worker = self._workers[worker_id]
@@ -208,6 +211,7 @@ class PlannedMemory:
         self._held[worker_id].discard(variant_id)
         self._counts[Placement(variant_id, worker.device_class)] -= 1
         self._copies[variant_id] -= 1
+        self._versions[worker_id, name_of(variant_id)] -= 1
 
     def _weighed(self, instance: Instance, device_class: str) -> Instance:
         if instance.memory_bytes > 0:

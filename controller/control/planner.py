@@ -376,8 +376,8 @@ class Planner:
         Workers in ``full`` are left out. Those that have no room now but may have it later are
         added to it, unless the load was declined: no other load waits for a declined one.
         """
-        needed_bytes = draft.memory.needed_bytes(placement)
-        if needed_bytes is None or missing <= 0:
+        needed_bytes = draft.memory.needed_bytes(placement) if missing > 0 else None
+        if needed_bytes is None:
             return
         without_room = []
         ranked = self._ranked(placement, needed_bytes, draft.memory, full)

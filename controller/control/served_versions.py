@@ -105,6 +105,8 @@ class Service:
         So no trial ends for want of room; and where an operator pinned the scope, an earlier
         version does not keep the room that the current one needs.
         """
+        if not self.lines:
+            return worker
         instances = tuple(
             each if pinned == each.pinned else replace(each, pinned=pinned)
             for each in worker.instances

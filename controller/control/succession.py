@@ -82,6 +82,8 @@ def successor_loads(
     most that any member holds or that is expected.
     """
     found = predecessors(members)
+    if not found:
+        return []
     held: dict[tuple[str, str], int] = {}  # by variant and device class; of any class: ""
     for each in members:
         of_class = each.state.device_class if each.state is not None else ""
