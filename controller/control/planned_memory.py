@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container
 from dataclasses import replace
+from operator import is_
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
@@ -24,57 +25,64 @@ class MeasuredMemory:
     """
 
     def __init__(self) -> None:
-        self._sizes: dict[str, dict[Placement, int]] = {}  # by worker, bytes
-        self._measured: dict[Placement, tuple[int, float]] = {}
+        self._sizes: dict[str, dict[str, dict[str, int]]] = {}  # by worker, class, variant; bytes
+        self._measured: dict[str, dict[str, tuple[int, float]]] = {}  # by class and variant
 
     def apply_to(self, view: ClusterView) -> ClusterView:
         """Return the view with its variants' figures replaced by those measured so far."""
         self._learn(view)
-        of_variant: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
-        for placement, figures in self._measured.items():
-            of_variant[placement.variant_id][placement.device_class] = figures
+        of_classes = self._measured.items()
         variants = tuple(
-            _with(facts, of_variant[facts.variant_id]) if facts.variant_id in of_variant else facts
-            for facts in view.variants
-        )
-        if all(new is old for new, old in zip(variants, view.variants, strict=True)):
+            [
+                _with(facts, {name: its[facts.variant_id] for name, its in of_classes
+                              if facts.variant_id in its})
+                for facts in view.variants
+            ]
+        )  # fmt: skip
+        if all(map(is_, variants, view.variants)):
             return view
         return replace(view, variants=variants)
 
     def _learn(self, view: ClusterView) -> None:
-        now: dict[Placement, tuple[int, float]] = {}
+        now: dict[str, dict[str, tuple[int, float]]] = {}
         known = {facts.variant_id for facts in view.variants}
         before, self._sizes = self._sizes, {}
         for worker in view.workers:
+            own = worker.device_class  # it may have been resized
             sizes = before.get(worker.worker_id, {})
-            if len(sizes) > len(worker.instances):
-                own = worker.device_class  # it may have been resized
-                sizes = {
-                    p: size
-                    for p, size in sizes.items()
-                    if p.device_class == own and p.variant_id in known
-                }
+            if sum(map(len, sizes.values())) > len(worker.instances):
+                sizes = {own: {v: size for v, size in sizes.get(own, {}).items() if v in known}}
             self._sizes[worker.worker_id] = sizes
+            of_worker, of_class = sizes.setdefault(own, {}), now.setdefault(own, {})
             for instance in worker.instances:
-                if instance.memory_bytes > 0:  # else it is still loading
-                    placement = Placement(instance.variant_id, worker.device_class)
-                    sizes[placement] = instance.memory_bytes
-                    size_bytes, load_s = now.get(placement, (0, 0.0))
-                    now[placement] = (
-                        max(size_bytes, instance.memory_bytes),
-                        max(load_s, instance.load_s if instance.load_s >= 0.0 else 0.0),
+                size_bytes, load_s = instance.memory_bytes, max(instance.load_s, 0.0)
+                if size_bytes > 0:  # else it is still loading
+                    variant_id = instance.variant_id
+                    of_worker[variant_id] = size_bytes
+                    most = of_class.get(variant_id)
+                    of_class[variant_id] = (
+                        (max(size_bytes, most[0]), max(load_s, most[1]))
+                        if most is not None
+                        else (size_bytes, load_s)
                     )
         for sizes in self._sizes.values():
-            for placement, size_bytes in sizes.items():
-                if placement in now and size_bytes > now[placement][0]:
-                    now[placement] = (size_bytes, now[placement][1])
-        self._measured.update(now)
-        if len(self._measured) > len(now):
-            self._measured = {p: f for p, f in self._measured.items() if p.variant_id in known}
+            for name, of_worker in sizes.items():
+                of_class = now.get(name, {})
+                for variant_id, size_bytes in of_worker.items():
+                    most = of_class.get(variant_id)
+                    if most is not None and size_bytes > most[0]:
+                        of_class[variant_id] = (size_bytes, most[1])
+        for name, of_class in now.items():
+            self._measured.setdefault(name, {}).update(of_class)
+        for name, all_time in self._measured.items():
+            if len(all_time) > len(now.get(name, ())):
+                self._measured[name] = {v: it for v, it in all_time.items() if v in known}
 
 
 def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> VariantFacts:
     """Return the facts with measured figures; the same object if they do not differ."""
+    if not measured:
+        return facts
     memory = {name: size for name, (size, _) in measured.items() if name in facts.memory_bytes}
     loads = {name: load_s for name, (_, load_s) in measured.items() if name in facts.load_s}
     if all(_ceil(facts.memory_bytes[name]) == size for name, size in memory.items()) and all(
@@ -108,9 +116,9 @@ class PlannedMemory:
         self._workers: dict[str, WorkerState] = {}
         self._held: dict[str, set[str]] = {}
         self._of_class: dict[str, list[str]] = {}
-        self._counts: Counter[Placement] = Counter()
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by device class
         self._copies: Counter[str] = Counter()
-        self._versions: Counter[tuple[str, str]] = Counter()  # by worker and variant without version
+        self._names: dict[str, set[str]] = {}  # by worker that was asked, without versions
         self._ready = {
             each.variant_id
             for worker in view.workers
@@ -125,9 +133,8 @@ class PlannedMemory:
             if not worker.resizing_to:
                 self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
             self._held[worker.worker_id] = held = {i.variant_id for i in worker.instances}
-            self._counts.update([Placement(name, worker.size) for name in held])
+            self._counts[worker.size].update(held)
             self._copies.update(held)
-            self._versions.update([(worker.worker_id, name_of(each)) for each in held])
 
     def needed_bytes(self, placement: Placement) -> int | None:
         """Memory an instance takes; None if it cannot run there or that is unknown."""
@@ -136,7 +143,7 @@ class PlannedMemory:
 
     def count(self, placement: Placement) -> int:
         """How many workers of the class hold the variant, or are loading it."""
-        return self._counts[placement]
+        return self._counts[placement.device_class][placement.variant_id]
 
     def without(self, placement: Placement, full: Container[str]) -> tuple[WorkerState, ...]:
         """The workers of the class that neither hold the variant, nor bar it, nor are ``full``.
@@ -149,7 +156,7 @@ class PlannedMemory:
                 self._workers[worker_id]
                 for worker_id in self._of_class.get(placement.device_class, ())
                 if variant_id not in self._held[worker_id]
-                and (worker_id not in full or self._versions[worker_id, name])
+                and (worker_id not in full or name in self._names_on(worker_id))
                 and variant_id not in self._workers[worker_id].barred
             ]
         )
@@ -200,18 +207,24 @@ class PlannedMemory:
         arriving = Instance(worker_id, variant_id, memory_bytes, 0.0, self._now_s, 0, in_use=True)
         self._workers[worker_id] = replace(worker, instances=(*worker.instances, arriving))
         self._held[worker_id].add(variant_id)
-        self._counts[Placement(variant_id, worker.device_class)] += 1
+        self._counts[worker.device_class][variant_id] += 1
         self._copies[variant_id] += 1
-        self._versions[worker_id, name_of(variant_id)] += 1
+        self._names.pop(worker_id, None)
 
     def unload(self, worker_id: str, variant_id: str) -> None:
         worker = self._workers[worker_id]
         left = tuple(i for i in worker.instances if i.variant_id != variant_id)
         self._workers[worker_id] = replace(worker, instances=left)
         self._held[worker_id].discard(variant_id)
-        self._counts[Placement(variant_id, worker.device_class)] -= 1
+        self._counts[worker.device_class][variant_id] -= 1
         self._copies[variant_id] -= 1
-        self._versions[worker_id, name_of(variant_id)] -= 1
+        self._names.pop(worker_id, None)
+
+    def _names_on(self, worker_id: str) -> set[str]:
+        names = self._names.get(worker_id)
+        if names is None:
+            names = self._names[worker_id] = {name_of(each) for each in self._held[worker_id]}
+        return names
 
     def _weighed(self, instance: Instance, device_class: str) -> Instance:
         if instance.memory_bytes > 0:

@@ -87,6 +87,23 @@ class _Resident:
     is_pinned: bool
     use_count: int = 0
     leaves: tuple[Reason, str] = (Reason.UNWANTED, "")  # why, and for which variant
+    figures: tuple[int, float, float, int, bool, bool] | None = None  # of what was told last
+    told: Instance | None = None
+
+    def instance(self, worker_id: str, in_use: bool) -> Instance:
+        """The variant as planning sees it; the same object until something changes."""
+        copy, is_loading = self.copy, self.state is _State.LOADING
+        figures = (
+            copy.memory_bytes if self.state is _State.READY else 0,
+            copy.load_s,
+            self.last_used_s,
+            self.use_count,
+            in_use or is_loading or copy.leases > 0,
+            self.is_pinned,
+        )
+        if self.told is None or figures != self.figures:
+            self.figures, self.told = figures, Instance(worker_id, copy.variant_id, *figures)
+        return self.told
 
 
 class _Batch(NamedTuple):
@@ -232,16 +249,7 @@ class Device:
         """
         instances = tuple(
             [
-                Instance(
-                    self.worker_id,
-                    name,
-                    it.copy.memory_bytes if it.state is _State.READY else 0,
-                    it.copy.load_s,
-                    it.last_used_s,
-                    it.use_count,
-                    in_use=it.state is _State.LOADING or it.copy.leases > 0 or name in in_use,
-                    pinned=it.is_pinned,
-                )
+                it.instance(self.worker_id, name in in_use)
                 for name, it in self._residents.items()
                 if it.state is not _State.DRAINING
             ]
