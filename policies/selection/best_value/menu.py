@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.policies.views import FloatArray, ResidentView
 from modelless.variants.estimates import p95_of
@@ -111,11 +113,16 @@ class Suited:
         """
         if self._later is None or self._later[0] != price:
             menu, rows, items = self._menu, list(self.places), self._items
-            sizes = np.unique(np.geomspace(items, menu.most, _LATER_SIZES).round().astype(np.intp))
+            sizes = _later_sizes(items, menu.most)
             sure_s, busy_s = menu.sure_s[rows][:, sizes - 1], menu.busy_s[rows][:, sizes - 1]
             share_s = np.where(np.isfinite(busy_s), busy_s * (items / sizes), 0.0)
             points = (menu.accuracy_percent[rows, None] + miss_points - price * share_s).ravel()
             order = np.argsort(sure_s, axis=None)
-            best = np.maximum.accumulate(points[order].clip(min=0.0))
+            best = np.maximum.accumulate(np.maximum(points[order], 0.0))
             self._later = price, sure_s.ravel()[order].tolist(), [0.0, *best.tolist()]
         return self._later[1:]
+
+
+@lru_cache(maxsize=1024)
+def _later_sizes(least: int, most: int) -> NDArray[np.intp]:
+    return np.unique(np.geomspace(least, most, _LATER_SIZES).round().astype(np.intp))
