@@ -89,6 +89,7 @@ def _make_instance(artifact: str) -> object:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(artifact, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
 

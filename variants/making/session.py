@@ -34,6 +34,7 @@ class Session:
         options.intra_op_num_threads = 1
         options.enable_cpu_mem_arena = arena
         options.log_severity_level = 4  # an error is raised as well; it need not also be printed
+        options.add_session_config_entry("session.x64quantprecision", "1")  # as variants are run
         try:
             self._session = runtime.InferenceSession(
                 onnx_bytes, options, providers=["CPUExecutionProvider"]

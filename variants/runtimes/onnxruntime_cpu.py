@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _LEAST_KEPT_BYTES: Final = 2**20
 """Smaller graphs are optimised in milliseconds, and their weights are not worth a file."""
-_REVISION: Final = "2"
+_REVISION: Final = "3"
 """Of what is kept of a graph."""
 _GRAPH, _WEIGHTS, _DIGESTS = "graph.onnx", "weights", "digests.json"
 _PROVIDERS: Final = ("CPUExecutionProvider",)
