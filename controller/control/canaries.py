@@ -122,7 +122,9 @@ def version_effects(
         busy: workers that the plan has orders for now; their turn comes at a later tick.
     """
     effects: list[LoadInstance | UnloadInstance] = []
-    for worker in workers if service.lines else ():
+    if not service.lines:
+        return effects
+    for worker in workers:
         if worker.worker_id in busy:
             continue
         held = {each.variant_id: each for each in worker.instances}

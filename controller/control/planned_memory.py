@@ -66,17 +66,17 @@ class MeasuredMemory:
                         else (size_bytes, load_s)
                     )
         for sizes in self._sizes.values():
-            for name, of_worker in sizes.items():
-                of_class = now.get(name, {})
+            for device_class, of_worker in sizes.items():
+                of_class = now.get(device_class, {})
                 for variant_id, size_bytes in of_worker.items():
                     most = of_class.get(variant_id)
                     if most is not None and size_bytes > most[0]:
                         of_class[variant_id] = (size_bytes, most[1])
-        for name, of_class in now.items():
-            self._measured.setdefault(name, {}).update(of_class)
-        for name, all_time in self._measured.items():
-            if len(all_time) > len(now.get(name, ())):
-                self._measured[name] = {v: it for v, it in all_time.items() if v in known}
+        for device_class, of_class in now.items():
+            self._measured.setdefault(device_class, {}).update(of_class)
+        for device_class, measured in self._measured.items():
+            if len(measured) > len(now.get(device_class, ())):
+                self._measured[device_class] = {v: it for v, it in measured.items() if v in known}
 
 
 def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> VariantFacts:

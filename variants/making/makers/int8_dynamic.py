@@ -40,7 +40,8 @@ class Int8Dynamic(Maker):
 
     per_channel: bool = Field(True, description="a scale for each output channel of a weight")
     reduce_range: bool = Field(
-        False, description="7-bit weights: x86 without VNNI saturates sums of 8-bit ones"
+        False,
+        description="7-bit weights: on x86 without VNNI, OpenVINO saturates sums of 8-bit ones",
     )
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:

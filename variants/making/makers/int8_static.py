@@ -200,7 +200,8 @@ class Int8Static(Maker):
     )
     per_channel: bool = Field(True, description="a scale for each output channel of a weight")
     reduce_range: bool = Field(
-        False, description="7-bit weights: x86 without VNNI saturates sums of 8-bit ones"
+        False,
+        description="7-bit weights: on x86 without VNNI, OpenVINO saturates sums of 8-bit ones",
     )
     keep_worst: int = Field(
         0, ge=0, description="number of layers left in float32: those that disturb the outputs most"
