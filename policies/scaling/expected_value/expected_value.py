@@ -6,7 +6,8 @@ variants gains is the expected best of the offers that are free, and a load must
 displaces, with confidence (``search``). Where loads are quick, they also follow single queries: one
 that nothing could serve has its variant loaded at once, if that is in time for it and it is worth
 more than what is lost meanwhile. Of every task a few queries are expected that nobody has
-sent yet: one in a hurry and one with all the time.
+sent yet: one in a hurry and one with all the time. Before anybody sent one, each task has its
+quickest variant once, where there is most room.
 
 Room that is worth nothing to the expected demand is filled in the order of ``fixed``: such loads
 displace nothing, and a surge finds there what it needs. A worker is given few loads at a time, and
@@ -105,7 +106,9 @@ class ExpectedValue(ScalingPolicy):
         holdings = _holdings(view, offer, numbers)
         self._learn_busy(view)
         added: list[int] = []
-        if holdings.allowed.any():
+        if not kinds:
+            added = _one_of_each(offer, holdings)
+        elif holdings.allowed.any():
             tasks, self._prices = worth_of(
                 kinds + self._unseen(offer),
                 offer,
@@ -175,6 +178,29 @@ class ExpectedValue(ScalingPolicy):
             for task, least_s in quickest.items()
             for limit_s in (_PATIENT_S, _HURRIED * least_s)
         ]
+
+
+def _one_of_each(offer: Offer, holdings: Holdings) -> list[int]:
+    """Load the quickest variant of each task that no worker holds, where there is most room.
+
+    Returns:
+        The placements, those of the quickest first.
+    """
+    tasks = [task_of(placement.variant_id) for placement in offer.placements]
+    held = {tasks[row] for row in np.flatnonzero(holdings.held.any(axis=1)).tolist()}
+    added = []
+    for row in np.argsort(offer.batch_s[:, 1], kind="stable").tolist():
+        size = offer.memory_bytes[row]
+        fits = holdings.allowed[row] & (size <= holdings.free_bytes)
+        if tasks[row] in held or not fits.any():
+            continue
+        worker = int(np.where(fits, holdings.free_bytes, -1.0).argmax())
+        holdings.held[row, worker], holdings.allowed[row, worker] = True, False
+        holdings.free_bytes[worker] -= size
+        holdings.busy_s[worker] += offer.load_s[row]
+        held.add(tasks[row])
+        added.append(row)
+    return added
 
 
 def _holdings(view: ClusterView, offer: Offer, numbers: Mapping[Placement, int]) -> Holdings:

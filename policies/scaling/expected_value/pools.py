@@ -34,6 +34,11 @@ _MOST_PLANS = 1024
 _MOST_KINDS = 64
 _MISSED = 0.01  # of the arrivals: more than this is too many
 _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
+_LEAST_USD = 0.001
+"""An answer is worth so much, ..."""
+_RENTS = 10.0
+"""... or so many times the rent of the time that it takes: a worker that is needed a tenth of the
+time pays."""
 _RESIZE_S = 1.0  # seconds of rent that a resize costs, far less than a start
 
 Plan = Counter[tuple[str, str]]
@@ -44,7 +49,9 @@ class PoolSizes:
     """Plans the workers of pools by what they earn less their rent.
 
     Args:
-        query_usd: value of an answer in time.
+        query_usd: value of an answer in time. By default 0.001, or ten times the rent of the time
+            that it takes with the quickest variant, on the class where that is dearest, if that is
+            more: of a model that runs for seconds, an answer is worth more.
         accuracy_usd: further value of a perfectly accurate answer.
         utilisation: the share of a worker's time to plan with, above 0 and up to 1.
         down_after_s: seconds without a break for which fewer or smaller workers must have been
@@ -58,7 +65,7 @@ class PoolSizes:
 
     def __init__(
         self,
-        query_usd: float = 0.001,
+        query_usd: float | None = None,
         accuracy_usd: float = 0.00001,
         utilisation: float = 0.7,
         down_after_s: float = 30.0,
@@ -67,7 +74,8 @@ class PoolSizes:
         node_limit: int = 200,
         time_limit_s: float = 10.0,
     ) -> None:
-        for name, value in (("query_usd", query_usd), ("horizon_s", horizon_s)):
+        stated = () if query_usd is None else (("query_usd", query_usd),)
+        for name, value in (*stated, ("horizon_s", horizon_s)):
             if not 0.0 < value < inf:
                 raise InvalidInputError.of(name, value, "above 0, finite")
         for name, value in (
@@ -177,7 +185,8 @@ class PoolSizes:
             classes[pool.name].cost_usd(pool.start_s) / self.horizon_s if may else 0.0
             for pool, may in zip(pools, is_scaled, strict=True)
         ]
-        worth_usd = self.query_usd + self.accuracy_usd * offer.accuracy[placed]
+        query_usd = self._query_usd(time_s, offer, classes)
+        worth_usd = query_usd[kind_of] + self.accuracy_usd * offer.accuracy[placed]
         resize_usd = rent_usd * _RESIZE_S / self.horizon_s
         gain = np.concatenate([-rent_usd, worth_usd, -resize_usd, -np.array(start_usd)])
         scale = max(float(np.abs(gain).max(initial=0.0)), 1e-12)  # tolerances are absolute
@@ -218,6 +227,19 @@ class PoolSizes:
         return Counter(
             {(pool.name, size): round(n) for (pool, size), n in zip(slots, counts, strict=True)}
         )
+
+    def _query_usd(
+        self, time_s: FloatArray, offer: Offer, classes: Mapping[str, DeviceClass]
+    ) -> FloatArray:
+        """Returns what an answer in time is worth, shape (k,)."""
+        if self.query_usd is not None:
+            return np.full(len(time_s), self.query_usd)
+        worth_usd = np.full(len(time_s), _LEAST_USD)
+        for number, name in enumerate(offer.classes):
+            least_s = time_s[:, offer.class_of == number].min(axis=1, initial=inf)
+            rent_usd = np.where(np.isfinite(least_s), least_s, 0.0) * classes[name].cost_usd(1.0)
+            worth_usd = np.maximum(worth_usd, _RENTS * rent_usd)
+        return worth_usd
 
     def _stabilise(self, view: ClusterView, plan: Plan) -> Plan:
         """Returns the most expensive recent plan, of equal ones the latest."""

@@ -270,7 +270,7 @@ class BestValue(SelectionPolicy):
                     break
             elif slack_s < mine.least_s:
                 asked.dropped[query.query_id] = query
-            elif gamble is None:
+            elif gamble is None and not self._pools.is_sure_elsewhere(pool, query, now_s):
                 gamble = _alone(menu, mine, query, slack_s)
             if looked_at == _QUERIES_LOOKED_AT:
                 break

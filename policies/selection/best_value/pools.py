@@ -18,7 +18,7 @@ from modelless.policies.selection.best_value.price import (
     offer_of,
     price_of_time,
 )
-from modelless.policies.views import FloatArray, QueueView, WorkerView
+from modelless.policies.views import FloatArray, QueryView, QueueView, WorkerView
 
 _FORGOTTEN_AFTER_S = 10.0
 """A worker that neither ran nor was asked about for so long is gone."""
@@ -207,6 +207,18 @@ class Pools:
             known = self._of_worker[name] = residents, pool
         known[1].until_s[name] = now_s
         return known[1]
+
+    def is_sure_elsewhere(self, pool: Pool, query: QueryView, now_s: float) -> bool:
+        """Returns whether an idle worker of another pool has a variant that is surely in time."""
+        slack_s = query.deadline_s - now_s
+        for other in self._pools.values():
+            menu = other.menus.get((query.scope, query.size))
+            if menu is None or other is pool or min(other.until_s.values()) > now_s:
+                continue
+            may = menu.accuracy_percent >= query.min_accuracy_percent
+            if query.items <= menu.most and (menu.sure_s[may, query.items - 1] <= slack_s).any():
+                return True
+        return False
 
     def share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
         """Share the queries of each kind out among the pools, in proportion to their speed."""

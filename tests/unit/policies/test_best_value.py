@@ -200,6 +200,16 @@ def test_a_query_that_is_perhaps_in_time_runs_alone_if_no_other_is_surely_in_tim
     assert ids(serve(due(1, 0.0052), due(2, 0.1)).queries) == [2]
 
 
+def test_a_query_is_left_for_an_idle_worker_of_another_class_that_is_surely_in_time() -> None:
+    quick = worker("q", resident(QUICK, 0.001, 60.0), device_class="gpu-0")
+    policy, query = BestValue(), due(1, 0.0052)
+    arrive(policy, query)
+    assert isinstance(ask(policy, due(0, 0.0001), at=quick), Wait), "it stays idle"
+    assert ask(policy, query) == Wait(Reason.NOTHING_QUEUED, NOW_S + 0.1)
+    assert isinstance(ask(policy, due(3, 0.1), at=quick), Run), "it is busy now"
+    assert isinstance(ask(policy, query), Run)
+
+
 def test_a_long_queue_in_a_hurry_does_not_split_into_small_batches() -> None:
     """Two of them could run at once in 7.5 ms; a full batch takes 22.5 ms, which others have."""
     run = serve(*[due(n, 0.012) for n in range(2)], *[due(n, 0.1) for n in range(2, 80)])

@@ -88,6 +88,16 @@ def test_where_memory_holds_all_it_holds_what_fixed_does() -> None:
     assert targets.reason is Reason.OPTIMISED
 
 
+def test_before_any_query_each_task_has_its_quickest_variant_and_the_rest_is_as_fixed() -> None:
+    first = variant("a", 60.0), variant("a", 50.0, model="n", accuracy=90.0, latency_s=0.05)
+    workers = [worker(number) for number in range(3)]
+    alone = counts(settled(workers, first, {}, seconds=1))
+    assert alone == {"a/m": 3}
+    variants = [*first, variant("b", 60.0, latency_s=0.02), variant("c", 60.0, latency_s=0.03)]
+    assert counts(settled(workers, variants, {}, seconds=1)) == {"a/m": 1, "b/m": 1, "c/m": 1}
+    assert counts(settled(workers[:2], variants, {}, seconds=1)) == {"a/m": 1, "b/m": 1}
+
+
 @pytest.mark.parametrize(("load_s", "planned"), [(0.0, 9), (2.0, 3), (20.0, 1)])
 def test_no_more_loads_are_planned_than_begin_before_others_know_better(
     load_s: float, planned: int

@@ -114,6 +114,14 @@ def test_a_quicker_variant_spares_a_worker_unless_clients_or_accuracy_are_worth_
     assert wanted(scaled(accuracy_usd=0.0), insisting) == {"cpu-1": 2}
 
 
+def test_answers_that_take_minutes_are_worth_their_workers_unless_a_value_is_stated() -> None:
+    """Each takes 0.28 cents of rent. Four workers are busy if all are answered."""
+    slow = (facts(GOOD, 75.0, 200.0),)
+    seen = view(0.0, 0.02, "cpu-1", pool=NUMBER, latency_s=600.0, variants=slow)
+    assert wanted(scaled(), seen) == {"cpu-1": 4}
+    assert wanted(scaled(query_usd=0.001), seen) == {"cpu-1": 1}
+
+
 def test_up_at_once_and_down_only_after_a_while() -> None:
     policy = scaled(down_after_s=10.0, zero_after_s=1000.0)
     counts: list[int] = []
