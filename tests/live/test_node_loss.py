@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def nodes() -> Iterator[Nodes]:
 def running(live_home: Path, nodes: Nodes) -> Iterator[Running]:
     join = ("--address", nodes.address)
     with cluster(live_home, config=CONFIG, marker="node-loss", arguments=join) as up:
-        wait_until(lambda: set(held(up)) == {"cpu-1", "cpu-2"}, 60.0)
+        wait_until(lambda: has_loaded_all(up), 60.0)
         yield up
 
 
@@ -40,6 +41,13 @@ def held(running: Running) -> dict[str, set[str]]:
     told = running.get("/modelless/status")["members"]
     workers = [member for member in told if member["role"] == "worker" and member["loaded"]]
     return {worker["device_class"]: set(worker["loaded"]) for worker in workers}
+
+
+def has_loaded_all(running: Running) -> bool:
+    """Whether both workers hold variants, and no further ones for a while."""
+    first = held(running)
+    time.sleep(2.0)
+    return set(first) == {"cpu-1", "cpu-2"} and held(running) == first
 
 
 @pytest.mark.parametrize(("site", "device_class"), [("edge", "cpu-1"), ("core", "cpu-2")])
