@@ -209,7 +209,12 @@ class Pools:
         return known[1]
 
     def is_sure_elsewhere(self, pool: Pool, query: QueryView, now_s: float) -> bool:
-        """Returns whether an idle worker of another pool has a variant that is surely in time."""
+        """Returns whether an idle worker of another pool has a variant that is surely in time.
+
+        What a class costs is not known here: a query with a cost limit is not left for another.
+        """
+        if query.max_cost_usd < math.inf:
+            return False
         slack_s = query.deadline_s - now_s
         for other in self._pools.values():
             menu = other.menus.get((query.scope, query.size))

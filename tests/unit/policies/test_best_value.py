@@ -206,6 +206,9 @@ def test_a_query_is_left_for_an_idle_worker_of_another_class_that_is_surely_in_t
     arrive(policy, query)
     assert isinstance(ask(policy, due(0, 0.0001), at=quick), Wait), "it stays idle"
     assert ask(policy, query) == Wait(Reason.NOTHING_QUEUED, NOW_S + 0.1)
+    thrifty = due(2, 0.0052, max_cost_usd=1.0)
+    arrive(policy, thrifty)
+    assert isinstance(ask(policy, thrifty), Run), "it may not be able to pay for that class"
     assert isinstance(ask(policy, due(3, 0.1), at=quick), Run), "it is busy now"
     assert isinstance(ask(policy, query), Run)
 
