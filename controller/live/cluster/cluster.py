@@ -423,6 +423,8 @@ class Cluster:
                 except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._ports.close()  # nobody accepts any more: clients need not wait
+                if self._keeper is not None:
+                    self._keeper.finish()
                 self._on_stage("leaving Ray" if joined else "stopping Ray")
             ray_module.shutdown()
             self._connects = False

@@ -84,6 +84,19 @@ class HAProxyKeeper:
         (self._folder / KEEPER).unlink(missing_ok=True)
         self._threads[0].join()
 
+    def finish(self) -> None:
+        """Have HAProxy accept nobody any more, answer what it has, and end.
+
+        A HAProxy that is killed breaks its connections before it stops listening: a client may
+        lose a query, connect again, and lose a second one.
+        """
+        for process in self._stand_ins:
+            process.send_signal(signal.SIGUSR1)
+        current = read_current(self._folder).process_id
+        if current and is_running(current, "haproxy"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(current, signal.SIGUSR1)
+
     def close(self) -> None:
         """End the stand-ins, and give the clients' socket to nobody any more."""
         with contextlib.suppress(OSError):
