@@ -249,7 +249,7 @@ class BestValue(SelectionPolicy):
         for query in queued:
             limits = query.min_accuracy_percent, query.max_cost_usd, query.items
             if limits not in sorts:
-                mine = self._suited_to(asked.worker, menu, query)
+                mine = self._suited_to(asked.worker.device_class, menu, query)
                 later = mine.later(pool.price, self._miss_points) if mine.places else ([], [])
                 sorts[limits] = mine, *later
             mine, edges_s, worth = sorts[limits]
@@ -270,7 +270,7 @@ class BestValue(SelectionPolicy):
                     break
             elif slack_s < mine.least_s:
                 asked.dropped[query.query_id] = query
-            elif gamble is None and not self._pools.is_sure_elsewhere(pool, query, now_s):
+            elif gamble is None and not self._is_sure_elsewhere(pool, query, now_s):
                 gamble = _alone(menu, mine, query, slack_s)
             if looked_at == _QUERIES_LOOKED_AT:
                 break
@@ -283,7 +283,15 @@ class BestValue(SelectionPolicy):
         terms = Terms(pool.price, max(waited, asked.fill), self._miss_points, to_come, idle_s)
         return best_batch(menu, line, terms)
 
-    def _suited_to(self, worker: WorkerView, menu: Menu, query: QueryView) -> Suited:
+    def _is_sure_elsewhere(self, pool: Pool, query: QueryView, now_s: float) -> bool:
+        """Returns whether an idle worker of another pool has a variant that is surely in time."""
+        slack_s = query.deadline_s - now_s
+        return any(
+            self._suited_to(device_class, menu, query).sure_s <= slack_s
+            for device_class, menu in self._pools.idle_elsewhere(pool, query, now_s)
+        )
+
+    def _suited_to(self, device_class: str, menu: Menu, query: QueryView) -> Suited:
         """Returns the variants of a menu that may serve a query."""
         limits = _limits(query)
         asked_for = self._asked_for.get(limits)
@@ -296,7 +304,7 @@ class BestValue(SelectionPolicy):
         if usd < math.inf:
             for row, name in enumerate(menu.variant_ids):
                 may[row] &= candidates is not None and _costs_at_most(
-                    usd, candidates, name, worker.device_class
+                    usd, candidates, name, device_class
                 )
         if len(self._suited) >= _KEPT:
             self._suited.clear()
@@ -323,7 +331,8 @@ class BestValue(SelectionPolicy):
         for each in queues:
             for query in islice(each.queries, 2 * worker.max_batch):
                 if rank(query) <= own and query.query_id not in members:
-                    its = self._suited_to(worker, pool.menu(worker, each.scope, query.size), query)
+                    other = pool.menu(worker, each.scope, query.size)
+                    its = self._suited_to(worker.device_class, other, query)
                     wait_s = query.deadline_s - now_s - its.sure_s
                     if wait_s >= batch.busy_s:  # else it could not wait for the batch as it is
                         patience_s = min(patience_s, wait_s)
@@ -338,7 +347,7 @@ class BestValue(SelectionPolicy):
                 query.query_id in members
                 or rank(query) < own
                 or more > menu.most
-                or not self._suited_to(worker, menu, query).may[batch.row]
+                or not self._suited_to(worker.device_class, menu, query).may[batch.row]
                 or now_s + sure_s[more - 1] > min(deadline_s, query.deadline_s)
             ):
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -208,22 +208,14 @@ class Pools:
         known[1].until_s[name] = now_s
         return known[1]
 
-    def is_sure_elsewhere(self, pool: Pool, query: QueryView, now_s: float) -> bool:
-        """Returns whether an idle worker of another pool has a variant that is surely in time.
-
-        What a class costs is not known here: a query with a cost limit is not left for another.
-        """
-        if query.max_cost_usd < math.inf:
-            return False
-        slack_s = query.deadline_s - now_s
-        for other in self._pools.values():
+    def idle_elsewhere(
+        self, pool: Pool, query: QueryView, now_s: float
+    ) -> Iterator[tuple[str, Menu]]:
+        """Yield the class and the menu of each other pool that has an idle worker."""
+        for (device_class, _), other in self._pools.items():
             menu = other.menus.get((query.scope, query.size))
-            if menu is None or other is pool or min(other.until_s.values()) > now_s:
-                continue
-            may = menu.accuracy_percent >= query.min_accuracy_percent
-            if query.items <= menu.most and (menu.sure_s[may, query.items - 1] <= slack_s).any():
-                return True
-        return False
+            if menu is not None and other is not pool and min(other.until_s.values()) <= now_s:
+                yield device_class, menu
 
     def share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
         """Share the queries of each kind out among the pools, in proportion to their speed."""

@@ -68,12 +68,17 @@ def many(count: int, in_s: float, **limits: object) -> list[QueryView]:
     return [due(number, in_s, **limits) for number in range(count)]
 
 
-def arrive(policy: BestValue, query: QueryView) -> Choice:
-    """Have a query come in, at the time that it bears; points cost a microdollar for ten."""
-    latency_s, accuracy = (np.array(column) for column in zip(*LADDER.values(), strict=True))
-    one = np.ones(len(LADDER))
+def arrive(policy: BestValue, query: QueryView, *others: str) -> Choice:
+    """Have a query come in, at the time that it bears; points cost a microdollar for ten.
+
+    Args:
+        others: device classes besides ``cpu-1`` that may serve it.
+    """
+    placements = tuple(Placement(name, each) for each in ("cpu-1", *others) for name in LADDER)
+    facts = [LADDER[placement.variant_id] for placement in placements]
+    latency_s, accuracy = np.array(facts).T
+    one = np.ones(len(facts))
     estimates = Estimates(latency_s, latency_s * 1.05, latency_s * 1.1, one, one)
-    placements = tuple(Placement(name, "cpu-1") for name in LADDER)
     at_s = query.arrival_s
     rows = Candidates(placements, accuracy, accuracy * 1e-7, estimates, at_s * one, at_s)
     return policy.on_arrival(query, rows, RNG)
@@ -208,7 +213,9 @@ def test_a_query_is_left_for_an_idle_worker_of_another_class_that_is_surely_in_t
     assert ask(policy, query) == Wait(Reason.NOTHING_QUEUED, NOW_S + 0.1)
     thrifty = due(2, 0.0052, max_cost_usd=1.0)
     arrive(policy, thrifty)
-    assert isinstance(ask(policy, thrifty), Run), "it may not be able to pay for that class"
+    assert isinstance(ask(policy, thrifty), Run), "its cost on that class is not known"
+    arrive(policy, thrifty, "gpu-0")
+    assert isinstance(ask(policy, thrifty), Wait), "it can pay for that class"
     assert isinstance(ask(policy, due(3, 0.1), at=quick), Run), "it is busy now"
     assert isinstance(ask(policy, query), Run)
 
