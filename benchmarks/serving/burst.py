@@ -29,6 +29,11 @@ model's own coverage is printed, too:
     python benchmarks/serving/burst.py --home HOME --learning --busy 2 --capacity-per-s 30 --loads 1
         --seconds 30 --deadline-ms 80
 
+With ``--record DIR`` modelless's own run is recorded. These commands say what nobody could exceed:
+
+    modelless replay DIR --as-world burst.yaml
+    modelless compare burst.yaml --bound --seeds 1 --policies modelless,static-fastest
+
 HOME must hold the ``imagenet`` zoo, and ``fashion-mnist`` for two tasks, profiled (``modelless zoo
 add imagenet; modelless profile``); it is copied, not written to. Prints a line a contender and
 step: the share in time of all that was sent, the mean accuracy of what was answered in time, and
@@ -118,6 +123,7 @@ def main() -> None:
     parser.add_argument("--capacity-per-s", type=float, help="instead of measuring it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", type=Path, help="a folder for modelless's decisions")
     arguments = parser.parse_args()
     loads = [float(load) for load in arguments.loads.split(",")]
     with tempfile.TemporaryDirectory() as folder, neighbours(arguments.busy):
@@ -125,6 +131,8 @@ def main() -> None:
         capacity_per_s = arguments.capacity_per_s or in_process_per_s(home, ids[YARDSTICK])
         print(f"{'/'.join(YARDSTICK)} in process: {capacity_per_s:.1f} images/s", flush=True)
         contenders: dict[str, dict[str, object]] = {} if arguments.without else {"modelless": {}}
+        if arguments.record and not arguments.without:
+            contenders["modelless"]["record"] = {"folder": str(arguments.record.resolve())}
         if arguments.learning:
             contenders = {f"learning {each}": {"learn_online": each} for each in (False, True)}
         else:
