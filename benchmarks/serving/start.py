@@ -27,8 +27,8 @@ import urllib.request
 from pathlib import Path
 
 from modelless.controller.cli.cluster import curl_line
-from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.live.cluster.run_folder import cluster_members
+from modelless.controller.live.cluster.running import read_state
 from modelless.variants.registry.registry import open_registry
 
 LOADS_S = 15.0

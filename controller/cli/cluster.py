@@ -126,7 +126,7 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
 
     Example: modelless down
     """
-    from modelless.controller.usecases.cluster import down as take_down
+    from modelless.controller.usecases.taking_down import down as take_down
 
     found = take_down(home=ctx.obj)
     if as_json:

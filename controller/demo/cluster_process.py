@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modelless.controller.live.cluster.cluster import FirstSignal
-from modelless.controller.usecases.cluster import Up, down, up
+from modelless.controller.usecases.cluster import Up, up
 from modelless.controller.usecases.progress import Progress, ignore
+from modelless.controller.usecases.taking_down import down
 
 HOST = "127.0.0.1"
 

@@ -48,7 +48,7 @@ from modelless.controller.demo.slos import (
     photo_slos,
     plan_steps,
 )
-from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.usecases.client import Client, parameters_of
 from modelless.controller.usecases.progress import Note, Step
 from modelless.controller.usecases.registry.zoo import zoo_add

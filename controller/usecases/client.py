@@ -42,7 +42,7 @@ from modelless.controller.api.v2_errors import (
     UnsupportedEncodingError,
 )
 from modelless.controller.api.v2_tensors import BYTES, NUMBERS, datatype_of, from_binary, to_binary
-from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.usecases.home import Home, home_folder
 from modelless.variants.vocabulary import SLO
 

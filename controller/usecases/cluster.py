@@ -27,7 +27,8 @@ from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.cluster import cluster, upgrade
 from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.cluster.run_folder import cluster_members, only_one
+from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.live.cluster.running import UpState, read_state
 from modelless.controller.live.cluster.supervisor import (
     CHILD,
     Supervisor,
@@ -75,18 +76,6 @@ class Up:
     ready: bool
     not_served: Mapping[str, str]
     log: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Down:
-    """The end of a cluster.
-
-    Attributes:
-        url: of what was up; None if nothing was.
-    """
-
-    was_up: bool
-    url: str | None
 
 
 class BackgroundError(ModellessError):
@@ -171,7 +160,7 @@ def up(
     check_exposed(settings, read_keys(folder))
     settings_in_force(folder, settings)
     _make_record_folder(settings)
-    running = cluster.read_state(folder)
+    running = read_state(folder)
     if running is not None:
         raise EnvironmentUnfitError(
             f"modelless is already up at {running.url} (process {running.pid}); "
@@ -293,27 +282,6 @@ def serve(
         ) from error
 
 
-def down(*, home: Home = None) -> Down:
-    """Stop the running modelless, and wait until it has stopped.
-
-    Examples:
-        >>> modelless.down().was_up  # doctest: +SKIP
-        True
-    """
-    folder = home_folder(home)
-    state, note = cluster.read_state(folder), read_note(folder)
-    supervisor = note.pid if note is not None and note.is_alive else 0
-    if state is None and not supervisor:
-        if cluster_members(folder / "run"):  # whoever had them was killed, with what watched it
-            with only_one(folder.resolve()):
-                cluster.end_left_over(folder, cluster.LEFT_OVER_S)
-        return Down(was_up=False, url=None)
-    url = state.url if state is not None else None
-    note_act(folder, "down", user_name(), url=url)
-    cluster.take_down(folder, supervisor or (state.pid if state is not None else 0))
-    return Down(was_up=True, url=url)
-
-
 def status(url: str | None = None, *, home: Home = None) -> dict[str, Any]:
     """The state of a running modelless: members, variants, memory, load, outcomes, predictions.
 
@@ -342,7 +310,7 @@ def status(url: str | None = None, *, home: Home = None) -> dict[str, Any]:
     own = {"supervisor": str(note)} if note is not None else {}
     if url is None and (problem := _store_problem(home)):
         own["store_problem"] = problem
-    state = cluster.read_state(home_folder(home)) if url is None else None
+    state = read_state(home_folder(home)) if url is None else None
     shown = state.url if state is not None else address  # clients', where operators have their own
     return {"url": shown, **age, **own, **found}
 
@@ -458,7 +426,7 @@ def _make_record_folder(settings: Settings) -> None:
 
 def _wait(
     home: Path, child: subprocess.Popen[bytes], log: Path, on_progress: Progress
-) -> tuple[cluster.UpState, Mapping[str, str]]:
+) -> tuple[UpState, Mapping[str, str]]:
     """The child's state once it serves all that it can, and what it does not serve.
 
     Its stages are reported meanwhile.
@@ -475,7 +443,7 @@ def _wait(
                     on_progress(Note(line.rstrip()))
         if code is not None:
             raise BackgroundError(f"{last_error(text)} (log: {log})", code if code > 0 else 1)
-        state = cluster.read_state(home)
+        state = read_state(home)
         if state is not None and child.pid in (state.pid, _supervisor_pid(home)):
             if state.awaits:
                 on_progress(Note(f"not every task is served yet: {state.awaits}"))

@@ -21,7 +21,7 @@ from modelless.controller.config import Settings, changed_by, flatten, with_chan
 from modelless.controller.history.audit import user_name
 from modelless.controller.history.receipts import WantedReceipts, read_receipts, receipts_folder
 from modelless.controller.live import settings_revisions as revisions
-from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.controller.live.settings_revisions import Revision
 from modelless.controller.sim.compare.compare import compare, scenarios_of

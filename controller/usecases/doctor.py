@@ -20,9 +20,9 @@ from sqlalchemy import text
 from modelless.common.errors import ModellessError
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings, load_settings
-from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.live.cluster.loopback import LOOPBACK, check_authentication
 from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.live.key_file import read_keys
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.usecases.cluster import check_exposed, lacking_files

@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.variants.registry.catalog import Catalog
-from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Variant
+
+if TYPE_CHECKING:
+    from modelless.variants.registry.catalog import Catalog
+    from modelless.variants.registry.registry import Registry
 
 Home = str | Path | None
 """A home folder; None is $MODELLESS_HOME, else ``~/.modelless``."""
@@ -44,6 +46,10 @@ def home_folder(home: Home) -> Path:
 @contextmanager
 def open_home(home: Home) -> Iterator[Registry]:
     """The registry of a home folder, closed at the end; raises as ``open_registry`` does."""
+    from modelless.variants.registry.registry import (
+        open_registry,  # commands without a store are quick
+    )
+
     with closing(open_registry(home_folder(home))) as registry:
         yield registry
 

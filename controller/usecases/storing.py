@@ -9,7 +9,7 @@ from typing import Final
 from modelless.common.errors import InvalidInputError, StoreError
 from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.feedback import FEEDBACK
-from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.live.control.last_run import LAST_RUN
 from modelless.controller.live.control.pins import PINS
 from modelless.controller.live.control.totals import SPENDING

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelless.controller.usecases.client import AsyncClient, Client
-    from modelless.controller.usecases.cluster import down, status, up
+    from modelless.controller.usecases.cluster import status, up
     from modelless.controller.usecases.measuring.profiling import profile
     from modelless.controller.usecases.offline import batch
     from modelless.controller.usecases.registry.making import make
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.simulation.simulating import compare, simulate
     from modelless.controller.usecases.simulation.tuning import tune
     from modelless.controller.usecases.simulation.whatif import whatif
+    from modelless.controller.usecases.taking_down import down
 
 # ONNX Runtime reads it once, as it is imported, and everything of ours is imported after this.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -65,7 +66,7 @@ _MODULES = {
     "Client": "client",
     "batch": "offline",
     "compare": "simulation.simulating",
-    "down": "cluster",
+    "down": "taking_down",
     "make": "registry.making",
     "profile": "measuring.profiling",
     "register": "registry.registering",

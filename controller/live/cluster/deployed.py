@@ -7,10 +7,12 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelless.common.files import write_whole
-from modelless.controller.config import Settings
+
+if TYPE_CHECKING:
+    from modelless.controller.config import Settings
 
 AUTH_MODE = "RAY_AUTH_MODE"
 _FILE = "deployed.json"

@@ -22,7 +22,9 @@ from pathlib import Path
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.common.files import write_whole
-from modelless.controller.live.cluster.cluster import (
+from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.live.cluster.run_folder import cluster_members, only_one
+from modelless.controller.live.cluster.running import (
     answers,
     began_ticks,
     end_left_over,
@@ -30,8 +32,6 @@ from modelless.controller.live.cluster.cluster import (
     read_state,
     send_signal,
 )
-from modelless.controller.live.cluster.ports import HeldPorts
-from modelless.controller.live.cluster.run_folder import cluster_members, only_one
 
 LOOK_S, SEARCH_S = 0.5, 2.0
 GLANCE_S = 0.05

@@ -24,7 +24,7 @@ from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
 from modelless.controller.config import HttpSettings, Settings, changed_by, parse_settings
-from modelless.controller.live.cluster.cluster import OnStage, UpState, read_state
+from modelless.controller.live.cluster.cluster import OnStage
 from modelless.controller.live.cluster.deployed import (
     AUTH_MODE,
     Deployed,
@@ -33,6 +33,7 @@ from modelless.controller.live.cluster.deployed import (
 )
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.cluster.run_folder import current_folder, token_path
+from modelless.controller.live.cluster.running import UpState, read_state
 from modelless.controller.live.settings_revisions import settings_in_force
 
 _FIXED = (

@@ -82,7 +82,6 @@ class HAProxyKeeper:
         """Watch no more: what ends from here on is meant to."""
         self._ending.set()
         (self._folder / KEEPER).unlink(missing_ok=True)
-        self._threads[0].join()
 
     def finish(self) -> None:
         """Have HAProxy accept nobody any more, answer what it has, and end.
@@ -101,7 +100,8 @@ class HAProxyKeeper:
         """End the stand-ins, and give the clients' socket to nobody any more."""
         with contextlib.suppress(OSError):
             self._giver.shutdown(socket.SHUT_RDWR)
-        self._threads[1].join()
+        for thread in self._threads:
+            thread.join()
         self._giver.close()
         for process in self._stand_ins:
             process.kill()

@@ -9,7 +9,7 @@ from typing import Any
 from modelless.common.files import held
 from modelless.controller.control.canary_verdict import TrialEvidence, status_of
 from modelless.controller.history.audit import note_act, user_name
-from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.live.cluster.running import read_state
 from modelless.controller.usecases.cluster import status as read_status
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore

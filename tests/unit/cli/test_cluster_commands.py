@@ -17,8 +17,8 @@ import pytest
 
 from modelless.controller.api.v2_reply import render_json
 from modelless.controller.cli.cluster import Stopped, StopSignals, curl_line
-from modelless.controller.live.cluster.cluster import began_ticks, read_state
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.live.cluster.running import began_ticks, read_state
 from modelless.controller.live.cluster.supervisor import SupervisorNote
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.cluster import last_error
@@ -509,7 +509,7 @@ def test_down_takes_down_what_is_up(run: Run, home: Path, monkeypatch: pytest.Mo
     assert run("down", "--json").document == {"was_up": False, "url": None}
     is_up(home, "http://127.0.0.1:9")
     monkeypatch.setattr(
-        "modelless.controller.live.cluster.cluster.take_down", lambda home, pid: None
+        "modelless.controller.usecases.taking_down.take_down", lambda home, pid: None
     )
     assert run("down").out == "http://127.0.0.1:9 is down\n"
     assert run("down", "--json").document == {"was_up": True, "url": "http://127.0.0.1:9"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.history.feedback import write_feedback
-from modelless.controller.live.cluster.cluster import UpState
+from modelless.controller.live.cluster.running import UpState
 from modelless.controller.live.control.pins import read_pins, write_pins
 from modelless.variants.registry.registry import open_registry
 

@@ -16,9 +16,9 @@ import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster import supervisor
-from modelless.controller.live.cluster.cluster import began_ticks, end_left_over, take_down
 from modelless.controller.live.cluster.reaper import MARK
 from modelless.controller.live.cluster.run_folder import note_mark
+from modelless.controller.live.cluster.running import began_ticks, end_left_over, take_down
 from modelless.controller.live.cluster.supervisor import (
     MOST_REBUILDS,
     SILENT_S,
@@ -155,7 +155,7 @@ def test_what_an_earlier_cluster_left_is_killed(
 def test_down_kills_what_does_not_stop_in_time(
     home: Path, orphan: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelless.controller.live.cluster.cluster.LEFT_OVER_S", 0.5)
+    monkeypatch.setattr("modelless.controller.live.cluster.running.LEFT_OVER_S", 0.5)
     deaf = (
         f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {SLEEPS}"
     )
