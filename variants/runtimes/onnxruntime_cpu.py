@@ -43,10 +43,6 @@ _REVISION: Final = "3"
 """Of what is kept of a graph."""
 _GRAPH, _WEIGHTS, _DIGESTS = "graph.onnx", "weights", "digests.json"
 _PROVIDERS: Final = ("CPUExecutionProvider",)
-_ARENA: Final = {"initial_chunk_size_bytes": 128 * 2**20}
-"""Address space, of which only what is used becomes memory. By default the arena begins with 1 MiB
-and adds twice as much each time, and tensors that fit into no earlier piece leave it unused: 38 MiB
-more a process with 18 variants, measured."""
 _PROCESSOR: Final = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 """Lines of ``/proc/cpuinfo``: ONNX Runtime lays weights out for the processor's instructions."""
 
@@ -125,7 +121,7 @@ def _share_arena() -> None:
     memory = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
     )
-    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(_ARENA))
+    ort.create_and_register_allocator(memory, None)
 
 
 def open_on_cpu(data: bytes, threads: int, name: str) -> ort.InferenceSession:
