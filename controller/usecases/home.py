@@ -46,9 +46,8 @@ def home_folder(home: Home) -> Path:
 @contextmanager
 def open_home(home: Home) -> Iterator[Registry]:
     """The registry of a home folder, closed at the end; raises as ``open_registry`` does."""
-    from modelless.variants.registry.registry import (
-        open_registry,  # commands without a store are quick
-    )
+    # Not above: commands that open no registry begin sooner.
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_folder(home))) as registry:
         yield registry

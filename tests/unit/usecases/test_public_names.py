@@ -47,7 +47,9 @@ def test_the_names_are_pinned() -> None:
     assert policies.__all__ == POLICY_NAMES
 
 
-@pytest.mark.parametrize("package", ["modelless", "modelless.policies"])
+@pytest.mark.parametrize(
+    "package", ["modelless", "modelless.policies", "modelless.controller.usecases.taking_down"]
+)
 def test_the_import_is_light(package: str) -> None:
     script = f"import sys, {package}; print({HEAVY!r} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
