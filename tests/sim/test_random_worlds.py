@@ -135,10 +135,10 @@ def test_a_world_runs_from_its_file(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_worlds_run() -> None:
-    for number in range(2, 14):
-        drawn = draw_world(6, number, queries=400)
-        assert simulate(WorldFile(drawn.world, Path())).figures()["queries"] >= 50
+@pytest.mark.parametrize("number", range(2, 14))
+def test_many_worlds_run(number: int) -> None:
+    drawn = draw_world(6, number, queries=400)
+    assert simulate(WorldFile(drawn.world, Path())).figures()["queries"] >= 50
 
 
 def test_the_load_is_that_of_the_busiest_twentieth() -> None:
