@@ -126,7 +126,10 @@ def test_pods_start_are_probed_serve_and_end_in_the_time_that_they_get(pods: Pod
         clients.answered_again()
         assert set(clients.outcomes) == {"200"}, clients.outcomes
         end(pods.head, HEAD)
-    assert set(clients.outcomes) <= {"200", "503", "broken", "closed"}, clients.outcomes
+    # On one machine the worker's HAProxy may get the port of the head's, with which the gateways
+    # went: it asks Serve's own proxy, which says 404 or 500.
+    allowed = {"200", "404", "500", "503", "broken", "closed"}
+    assert set(clients.outcomes) <= allowed, clients.outcomes
     assert clients.outcomes["broken"] <= 3, clients.outcomes  # one a client, as the port closes
     end(worker, WORKER)
 
