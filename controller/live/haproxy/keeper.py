@@ -24,6 +24,7 @@ import threading
 from pathlib import Path
 
 from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.live.cluster.running import send_signal
 from modelless.controller.live.haproxy.configuration import stand_in
 from modelless.controller.live.haproxy.launcher import (
     CURRENT,
@@ -92,9 +93,8 @@ class HAProxyKeeper:
         for process in self._stand_ins:
             process.send_signal(signal.SIGUSR1)
         current = read_current(self._folder).process_id
-        if current and is_running(current, "haproxy"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(current, signal.SIGUSR1)
+        if is_running(current, "haproxy"):
+            send_signal([current], signal.SIGUSR1)
 
     def close(self) -> None:
         """End the stand-ins, and give the clients' socket to nobody any more."""
