@@ -80,7 +80,8 @@ class Pods:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}{path}", body, headers, method="PUT" if body else "GET"
         )
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        most_s = 60 if body else 10  # a deployment is answered once Serve has started
+        with urllib.request.urlopen(request, timeout=most_s) as reply:
             found: bytes = reply.read()
         return found
 

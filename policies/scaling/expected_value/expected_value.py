@@ -122,16 +122,14 @@ class ExpectedValue(ScalingPolicy):
             search.run()
             self._load_for_waiting(view, offer, search, holdings.held)
             added = search.added
-        held = holdings.held.sum(axis=1)
         for placement in self._fixed.targets(view, {}).instances:
             row = numbers.get(placement, -1)
             size = offer.memory_bytes[row]
-            for worker in np.flatnonzero(holdings.allowed[row]) if row >= 0 else ():
+            for worker in np.flatnonzero(holdings.allowed[row]).tolist() if row >= 0 else ():
                 if size <= holdings.free_bytes[worker] and holdings.busy_s[worker] < AHEAD_S:
-                    holdings.free_bytes[worker] -= size
-                    holdings.busy_s[worker] += offer.load_s[row]
-                    held[row] += 1
+                    holdings.place(offer, row, worker)
                     added.append(row)
+        held = holdings.held.sum(axis=1)
         order = [*added, *np.flatnonzero(held).tolist()]
         return {offer.placements[row]: int(held[row]) for row in order if held[row]}
 
@@ -195,9 +193,7 @@ def _one_of_each(offer: Offer, holdings: Holdings) -> list[int]:
         if tasks[row] in held or not fits.any():
             continue
         worker = int(np.where(fits, holdings.free_bytes, -1.0).argmax())
-        holdings.held[row, worker], holdings.allowed[row, worker] = True, False
-        holdings.free_bytes[worker] -= size
-        holdings.busy_s[worker] += offer.load_s[row]
+        holdings.place(offer, row, worker)
         held.add(tasks[row])
         added.append(row)
     return added

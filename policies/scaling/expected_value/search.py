@@ -60,6 +60,13 @@ class Holdings:
     bytes: FloatArray
     busy_s: FloatArray
 
+    def place(self, offer: Offer, row: int, worker: int) -> None:
+        """Have a worker load a placement, after the loads that it has."""
+        self.held[row, worker], self.allowed[row, worker] = True, False
+        self.bytes[row, worker] = offer.memory_bytes[row]
+        self.free_bytes[worker] -= offer.memory_bytes[row]
+        self.busy_s[worker] += offer.load_s[row]
+
 
 class Search:
     """Improves holdings move by move.
@@ -309,11 +316,8 @@ class Search:
         for each in gone:
             now.held[each, worker] = now.movable[each, worker] = now.allowed[each, worker] = False
             now.free_bytes[worker] += now.bytes[each, worker]
-        now.held[row, worker] = now.movable[row, worker] = True
-        now.allowed[row, worker] = False
-        now.bytes[row, worker] = self._offer.memory_bytes[row]
-        now.free_bytes[worker] -= self._offer.memory_bytes[row]
-        self._now.busy_s[worker] += self._offer.load_s[row]
+        now.place(self._offer, row, worker)
+        now.movable[row, worker] = True
         for number in self._tasks_of(row, *gone):
             rows = self._tasks[number].rows
             self._states[number].update(worker, now.held[rows, worker])

@@ -7,7 +7,8 @@ with the demand of a kind divided among placements in proportion to exp(gain / 2
 that, demand would jump from one class to another with each step.
 
 Where time is cheap, a slow query can still cost others their answers: those that come while it runs
-and cannot wait. A query pays for them, or for its time, whichever is more.
+and cannot wait. A query pays for them, or for its time, whichever is more. One that costs others
+more than it brings is worth nothing: holding what serves it would only let it run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LIMIT_PART = 0.5
 """The share of a limit in which queries gather for a batch, and the share that a batch may take."""
 _SPREAD_POINTS = 2.0
 _STEPS = 60
-_LEAST_GAIN = 1e-4  # of the points: what is too dear is still worth more than nothing
+_LEAST_GAIN = 1e-4  # of the points: what time is too dear for is still worth more than nothing
 _LEAST_BLOCKED, _MOST_BLOCKED = 0.02, 0.99
 _MOST_BUSY = 0.95
 
@@ -59,7 +60,7 @@ class TaskWorth(NamedTuple):
         rate_per_s: of the kinds, shape (k,).
         variance: of the rates, shape (k,).
         gain: points of a query with a placement less what it costs others, shape (k, v); 0 where
-            the placement cannot serve it.
+            the placement cannot serve it, or costs others more than it brings.
         blocked: probability that a worker with the placement cannot begin in time, shape (k, v).
     """
 
@@ -137,7 +138,7 @@ def worth_of(
     price = _price(rates, points, time_s, class_of, service.can, utilisation * workers, before)
     held_up = _held_up(kinds, rates, service, points, class_of, workers, busy)
     paid = np.maximum(price[class_of] * time_s, held_up)
-    gain = np.maximum(points - paid, _LEAST_GAIN * points)
+    gain = np.where(held_up < points, np.maximum(points - paid, _LEAST_GAIN * points), 0.0)
     blocked = _blocked(kinds, rates, service, gain, class_of, busy)
     of_task: defaultdict[str, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):

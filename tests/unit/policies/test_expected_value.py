@@ -250,21 +250,31 @@ def test_a_busy_worker_is_late_though_no_query_prefers_its_class() -> None:
         assert most / 2.0 <= task.blocked[0, cpu] <= most, busy
 
 
+def worth_of_slow(slow_s: float, peers: int, busy: float) -> float:
+    """Points of a rare slow query where two a second can wait for 80 ms, for 180 points each."""
+    variants = [variant("a", 10.0, latency_s=0.02), variant("b", 10.0, latency_s=slow_s)]
+    offer = offer_of(variants, ["gpu"])
+    kinds = [KindRate("a", 0.1, 0.0, 1.0, 2.0), KindRate("b", 9.0, 0.0, 1.0, 0.01)]
+    workers = np.array([1.0 + peers])
+    worth, prices = worth_of(kinds, offer, workers, np.array([busy]), {}, 100.0, 0.9)
+    assert prices["gpu"] < 1.0
+    return float(worth[1].gain[0, 0])
+
+
 @pytest.mark.parametrize(("peers", "busy", "pays"), [(0, 0.2, 1), (3, 0.2, 0), (0, 1.0, 0)])
 def test_a_slow_query_pays_for_those_that_cannot_wait_for_it(
     peers: int, busy: float, pays: int
 ) -> None:
-    """Two a second can wait for 80 ms, for 180 points; peers would serve them, or nobody would."""
-    hasty = variant("a", 10.0, latency_s=0.02)
-    slow = variant("b", 10.0, latency_s=0.48)
-    offer = offer_of([hasty, slow], ["gpu"])
-    kinds = [KindRate("a", 0.1, 0.0, 1.0, 2.0), KindRate("b", 9.0, 0.0, 1.0, 0.01)]
-    workers = np.array([1.0 + peers])
-    worth, prices = worth_of(kinds, offer, workers, np.array([busy]), {}, 100.0, 0.9)
-    paid = 180.0 - worth[1].gain[0, 0]
+    """With peers they would serve those two, and on a worker that is always busy nobody would."""
     lost = 2.0 * 180.0 * (0.48 - 0.08) * (1.0 - busy)
-    assert prices["gpu"] < 1.0
-    assert paid == pytest.approx(lost * pays, abs=8.0)
+    assert 180.0 - worth_of_slow(0.48, peers, busy) == pytest.approx(lost * pays, abs=8.0)
+
+
+def test_a_slow_query_is_worth_nothing_if_it_costs_others_more_than_it_brings() -> None:
+    """What others lose reaches its 180 points at 0.08 + 180 / (360 x 0.8) = 0.705 s."""
+    assert worth_of_slow(0.69, 0, 0.2) > 0.0
+    assert worth_of_slow(0.72, 0, 0.2) == 0.0
+    assert worth_of_slow(0.72, 3, 0.2) > 170.0
 
 
 def test_batches_form_of_what_arrives_within_half_the_limit() -> None:
