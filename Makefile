@@ -46,17 +46,19 @@ demo: $(DEMO_READY)
 
 # A cluster wants the cores to itself: tests/live runs after all the others, which share them.
 PARALLEL := --numprocesses auto --dist loadfile --ignore tests/live
+# Of libraries that start a thread for each core, those of one process wait for those of another.
+ONE_THREAD := env OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 test: $(TEST_READY)
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m 'not slow' $(PARALLEL)
 	$(BIN)/python -m pytest -m 'not slow' tests/live
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
 test-all: $(TEST_READY)
-	$(BIN)/python -m pytest --hypothesis-profile long $(PARALLEL)
+	$(ONE_THREAD) $(BIN)/python -m pytest --hypothesis-profile long $(PARALLEL)
 	$(BIN)/python -m pytest tests/live
 
 simtest: $(TEST_READY)

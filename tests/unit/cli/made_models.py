@@ -64,7 +64,11 @@ def lying() -> LogisticRegression:
     return model
 
 
-instance = network()
+def __getattr__(name: str) -> MLPClassifier:
+    """``instance``: a model and no function; trained when it is asked for."""
+    if name == "instance":
+        return network()
+    raise AttributeError(name)
 
 
 class Dying(Maker):
