@@ -53,7 +53,7 @@ class ExpectedValue(ScalingPolicy):
     """See the module.
 
     Args:
-        horizon_s: seconds for which what is held gains; a load must pay within them.
+        horizon_s: time constant, seconds: a gain that is so far away counts 1/e.
         memory_s: time constant of the arrival rates, seconds.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
         confidence_z: standard deviations by which the gain of a load must exceed what is lost.

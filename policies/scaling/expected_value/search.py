@@ -7,9 +7,10 @@ expected gain is that of the best free offer,
     E[max] = integral over x > 0 of 1 - product over all w with g_w > x of b_w,
 
 so a second copy is worth what the first cannot serve, and a better variant what it is better by. A
-load gains its share of that from when it is loaded to the horizon. What it displaces loses its own
-for the whole horizon. Rates are known from counts, so gain and loss have a variance: variants are
-displaced only if the gain exceeds the loss by a number of standard deviations.
+load gains its share of that from its end on, and what it displaces loses its own from now on. The
+demand is known for a time of about the horizon H, so a second that is t away counts exp(-t / H).
+Rates are known from counts, so gain and loss have a variance: variants are displaced only if the
+gain exceeds the loss by a number of standard deviations.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from modelless.policies.scaling.expected_value.worth import TaskWorth
 from modelless.policies.views import FloatArray
 
 _NO_TASK = -2  # -1 is that of placements which serve no query
-_LEAST_LEFT = 0.01
-"""A load into free room that ends after the horizon counts as if this share of it was left."""
 _MOST_REJECTED = 64  # moves that look well and turn out not to be, in one search
 _MOST_MOVES = 4096  # of one search, shared by the workers, but at least 4 for each of them
 AHEAD_S = 5.0
@@ -75,7 +74,7 @@ class Search:
         offer: the placements.
         tasks: what they are worth.
         holdings: what is there.
-        horizon_s: for how long what is held gains, seconds.
+        horizon_s: time constant with which later gains and losses count less, seconds.
         confidence_z: standard deviations by which a gain must exceed a loss.
     """
 
@@ -148,8 +147,9 @@ class Search:
         self._gain[rows], self._loss[rows] = self._states[number].changes(self._now.held[rows])
 
     def _left_s(self) -> FloatArray:
-        """Returns how long each load would gain if it began now, shape (p, w)."""
-        left_s: FloatArray = self._horizon_s - self._now.busy_s - self._offer.load_s[:, None]
+        """Returns how long each load would gain if it began now, later seconds for less, (p, w)."""
+        wait_s = self._now.busy_s + self._offer.load_s[:, None]
+        left_s: FloatArray = self._horizon_s * np.exp(-wait_s / self._horizon_s)
         return left_s
 
     def _fill(self) -> None:
@@ -162,10 +162,9 @@ class Search:
         loads = np.zeros(len(self._now.busy_s), dtype=np.intp)
         added: list[tuple[float, int]] = []
         while True:
-            left_s = np.maximum(self._left_s(), _LEAST_LEFT * self._horizon_s)
             fits = self._now.allowed & (size <= self._now.free_bytes)
             fits &= (loads < self._most_moves) & (self._now.busy_s < AHEAD_S)
-            best = sorted(self._best_loads(np.where(fits, self._gain * left_s, 0.0) / size))
+            best = sorted(self._best_loads(np.where(fits, self._gain * self._left_s(), 0.0) / size))
             used: set[int] = set()
             tasks: set[int] = set()
             for density, row, worker in reversed(best):
@@ -286,9 +285,9 @@ class Search:
         return gone if lacking <= 0.0 else None
 
     def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
-        """Returns what a move gains until the horizon, less its uncertainty: points."""
+        """Returns what a move gains, less what it loses and its uncertainty: points."""
         mean = variance = 0.0
-        left_s = float(self._horizon_s - self._now.busy_s[worker] - self._offer.load_s[row])
+        left_s = float(self._left_s()[row, worker])
         for number in self._tasks_of(row, *gone):
             before = self._now.held[self._tasks[number].rows, worker]
             without = before.copy()

@@ -139,14 +139,16 @@ def test_a_stand_in_that_is_too_inaccurate_is_none() -> None:
     [
         (1.0, 2.1, False),
         (1.0, 4.0, True),
-        (30.0, 4.0, False),
-        (30.0, 9.0, True),
-        (61.0, 9.0, False),
+        (30.0, 3.0, False),
+        (30.0, 6.0, True),
+        (90.0, 8.0, False),
+        (90.0, 18.0, True),
     ],
 )
-def test_a_reload_must_pay_before_the_horizon_with_confidence(
+def test_a_reload_must_pay_with_confidence_and_less_the_later_it_ends(
     load_s: float, rate: float, pays: bool
 ) -> None:
+    """It gains its rate x exp(-load time / 60 s); what it displaces loses 2."""
     held, other = variant("a", 60.0), variant("b", 60.0, load_s=load_s)
     targets = settled([worker(0, [held])], [held, other], {"a": 2.0, "b": rate})
     assert counts(targets) == ({"b/m": 1} if pays else {"a/m": 1})
