@@ -46,7 +46,7 @@ demo: $(DEMO_READY)
 
 # A cluster wants the cores to itself: tests/live runs after all the others, which share them.
 PARALLEL := --numprocesses auto --dist loadfile --ignore tests/live
-# Of libraries that start a thread for each core, those of one process wait for those of another.
+# Numerical libraries start a thread for each core; those of two processes would wait for each other.
 ONE_THREAD := env OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 test: $(TEST_READY)

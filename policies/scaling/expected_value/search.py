@@ -146,9 +146,11 @@ class Search:
         rows = self._tasks[number].rows
         self._gain[rows], self._loss[rows] = self._states[number].changes(self._now.held[rows])
 
-    def _left_s(self) -> FloatArray:
-        """Returns how long each load would gain if it began now, later seconds for less, (p, w)."""
-        wait_s = self._now.busy_s + self._offer.load_s[:, None]
+    def _left_s(
+        self, row: int | slice = slice(None), worker: int | slice = slice(None)
+    ) -> FloatArray:
+        """Returns how long loads would gain, later seconds for less; by default of all, (p, w)."""
+        wait_s = np.add.outer(self._offer.load_s[row], self._now.busy_s[worker])
         left_s: FloatArray = self._horizon_s * np.exp(-wait_s / self._horizon_s)
         return left_s
 
@@ -287,7 +289,7 @@ class Search:
     def _sure_gain(self, row: int, worker: int, gone: Sequence[int]) -> float:
         """Returns what a move gains, less what it loses and its uncertainty: points."""
         mean = variance = 0.0
-        left_s = float(self._left_s()[row, worker])
+        left_s = float(self._left_s(row, worker))
         for number in self._tasks_of(row, *gone):
             before = self._now.held[self._tasks[number].rows, worker]
             without = before.copy()

@@ -31,7 +31,7 @@ _LIMIT_PART = 0.5
 """The share of a limit in which queries gather for a batch, and the share that a batch may take."""
 _SPREAD_POINTS = 2.0
 _STEPS = 60
-_LEAST_GAIN = 1e-4  # of the points: what time is too dear for is still worth more than nothing
+_LEAST_GAIN = 1e-4  # of the points, for a query that does not bring the price of its time
 _LEAST_BLOCKED, _MOST_BLOCKED = 0.02, 0.99
 _MOST_BUSY = 0.95
 
