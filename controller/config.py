@@ -24,7 +24,7 @@ PolicySpecification = str | dict[str, Any]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class HttpSettings(_Section):

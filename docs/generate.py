@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 
 import modelless
 from modelless.common import errors
+from modelless.controller.api.keys import ForbiddenError, UnauthorizedError
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
 from modelless.controller.live.control.metrics import FAMILIES
@@ -118,13 +119,16 @@ def _extra(install: str) -> str:
 
 def exit_code_table() -> str:
     """Every exit code that an error of the package has."""
-    found = {
-        error.exit_code: error
+    common = [
+        error
         for _, error in inspect.getmembers(errors, inspect.isclass)
         if error in errors.ModellessError.__subclasses__() and "exit_code" in vars(error)
-    }
-    firsts = {code: _sentence(error).partition(". ")[0] for code, error in found.items()}
-    rows = ((str(code), firsts[code].removesuffix(".") + ".") for code in sorted(firsts))
+    ]
+    found: dict[int, list[str]] = {}
+    for error in (*common, UnauthorizedError, ForbiddenError):
+        first = _sentence(error).partition(". ")[0].removesuffix(".") + "."
+        found.setdefault(error.exit_code, []).append(first)
+    rows = ((str(code), " ".join(found[code])) for code in sorted(found))
     return "\n".join(_table(("exit code", "meaning"), rows))
 
 

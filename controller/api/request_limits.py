@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
+MOST_PICTURE_BYTES: Final = 10 * _MIB
+"""Of a picture that the console's page *Try it* sends."""
+_TRY = b"/console/try"
 GRPC_SERVICE = b"/inference.GRPCInferenceService/"
 """What the paths of all gRPC calls begin with."""
 _QUERIES = (b"/v2/models/", GRPC_SERVICE + b"ModelInfer", GRPC_SERVICE + b"ModelStreamInfer")
@@ -26,7 +30,7 @@ class Limits:
             itself.
         small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
         small_reply_elements: of outputs in JSON or as classes that the event loop renders itself.
-        max_feedback_bytes: of the body of feedback, and of whatever is no query.
+        max_feedback_bytes: of the body of feedback, and of whatever is no query or picture.
         max_tensors: inputs, and likewise requested outputs.
         max_dims: axes of one tensor.
         max_strings: elements of all BYTES tensors, each of which is an object of its own.
@@ -50,7 +54,9 @@ class Limits:
     def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES[0]) -> None:
         """Raise PayloadTooLargeError if a body of this size for a path is more than is read."""
         most_bytes = self.max_body_bytes
-        if not path.startswith(_QUERIES):
+        if path.partition(b"?")[0] == _TRY:
+            most_bytes = min(most_bytes, MOST_PICTURE_BYTES)
+        elif not path.startswith(_QUERIES):
             most_bytes = min(most_bytes, self.max_feedback_bytes)
         if size_bytes > most_bytes:
             raise PayloadTooLargeError(

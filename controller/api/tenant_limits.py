@@ -138,6 +138,15 @@ class TenantBooks:
             account.queries, account.unreported_usd = 0, 0.0
         return used
 
+    def put_back(self, used: Mapping[str, tuple[float, int, float]]) -> None:
+        """Report again what ``take_use`` said of costs: its report did not arrive."""
+        for name, (_, _, cost_usd) in used.items():
+            account = self._accounts.get(name)
+            if account is not None:
+                others = account.others
+                account.others = others._replace(cost_usd=others.cost_usd - cost_usd)
+                account.unreported_usd += cost_usd
+
     def note_others(self, used: Mapping[str, TenantUse]) -> None:
         """Note what the tenants use elsewhere, and what they spent today in all."""
         for name, use in used.items():

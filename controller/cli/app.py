@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from modelless.common.files import expanded
 from modelless.controller.cli import (
     cluster,
     config,
@@ -78,7 +79,7 @@ def modelless(
 ) -> None:
     """Model-less inference serving: name a task and its limits; modelless chooses what runs it."""
     del version
-    ctx.obj = (home or Path.home() / ".modelless").expanduser()
+    ctx.obj = expanded("--home", home) if home else Path.home() / ".modelless"
     if store:
         before = os.environ.get(STORE_VARIABLE)
         os.environ[STORE_VARIABLE] = store  # where the registry, here and in child processes, looks
@@ -119,7 +120,7 @@ _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., None]]], ...] = (
 """Commands of commands: name, help, example and the commands."""
 
 for _group, _text, _example, _commands in _GROUPS:
-    _typer = typer.Typer(help=_text, no_args_is_help=_group != "zoo")
+    _typer = typer.Typer(help=_text)
     for _name, _command in _commands.items():
         _add(_typer, _command, _name)
     app.add_typer(_typer, name=_group, epilog=f"Example: modelless {_example}")

@@ -48,12 +48,15 @@ Framework = Annotated[
 ]
 Url = Annotated[str | None, Option("--url", help="Server; default: the one that is up here.")]
 
-_UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)")
+_UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d)")
+
+_YEARS: Final = (1970, 9998)
+"""So that what is a few days before or after, or in another time zone, is a date, too."""
 
 
 def seconds_of(field: str, text: str) -> float:
-    """``60``, ``60s``, ``2m``, ``1m30s``, ``500ms`` in seconds; InvalidInputError if it is none."""
+    """``60``, ``2m``, ``1m30s``, ``1d``, ``500ms`` in seconds; InvalidInputError if it is none."""
     bare = text.strip().lower()
     parts = _PART.findall(bare)
     if parts and "".join(number + unit for number, unit in parts) == bare:
@@ -63,7 +66,7 @@ def seconds_of(field: str, text: str) -> float:
     else:
         total_s = 0.0
     if not 0.0 < total_s <= 7 * 86400.0:
-        raise InvalidInputError.of(field, text, "a time such as 60s, 2m or 1m30s, up to 7 days")
+        raise InvalidInputError.of(field, text, "a time such as 60s, 1m30s, 2h or 1d, up to 7 days")
     return total_s
 
 
@@ -161,12 +164,16 @@ def moment_of(field: str, text: str, now: datetime) -> datetime:
     written = text.strip()
     try:
         if "-" in written:
-            return datetime.fromisoformat(written).astimezone(UTC)
+            found = datetime.fromisoformat(written).astimezone(UTC)
+            if not _YEARS[0] <= found.year <= _YEARS[1]:
+                raise ValueError(written)
+            return found
         moment = datetime.combine(now.astimezone(), time.fromisoformat(written)).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InvalidInputError.of(
-            field, text, "a time such as 18:30:05, or a date and time such as 2026-03-01T18:30:05"
-        ) from None
+            field, text, "a time such as 18:30:05, or a date and time such as 2026-03-01T18:30:05, "
+            f"of the years {_YEARS[0]} to {_YEARS[1]}",
+        ) from None  # fmt: skip
     if moment > now:
         moment -= timedelta(days=1)
     return moment.astimezone(UTC)

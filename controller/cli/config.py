@@ -196,18 +196,18 @@ def diff(
 
 
 def read_values(texts: list[str]) -> dict[str, Any]:
-    """Values by key, of ``KEY=VALUE`` with the value in YAML; InvalidInputError."""
-    import yaml
+    """Values by key, of ``KEY=VALUE`` with the value in YAML, each key once; InvalidInputError."""
+    from modelless.common.yaml_files import parse_yaml
 
     found: dict[str, Any] = {}
     for text in texts:
         key, is_set, value = text.partition("=")
-        try:
-            found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            is_set = ""
-        if not is_set or not key.strip():
+        key = key.strip()
+        if not is_set or not key:
             raise InvalidInputError.of("KEY=VALUE", text, "a key, '=' and a value as in YAML")
+        if key in found:
+            raise InvalidInputError.of("KEY=VALUE", text, f"{key} once; it is there already")
+        found[key] = parse_yaml(f"KEY=VALUE {text}", value)
     return found
 
 

@@ -5,8 +5,9 @@ code   meaning
 =====  ============================================================================================
 0      done
 1      an error without a code of its own; ``status`` and ``infer``: nothing is up
-2 - 10 the kinds of ``modelless.common.errors``: bad input 2, unknown name 3, limits that nothing
-       meets 4, damaged artifact 5, store 6, unfit machine 7, overloaded 8, too late 9, noise 10
+2 - 9  the kinds of ``modelless.common.errors``: bad input 2, unknown name 3, limits that nothing
+       meets 4, damaged artifact 5, store 6, unfit machine 7, overloaded 8, too late 9
+11     no key, or one that is not valid or not for this
 70     a bug; ``MODELLESS_TRACEBACK=1`` shows where
 130    interrupted (Ctrl-C)
 =====  ============================================================================================

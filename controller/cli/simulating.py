@@ -290,8 +290,12 @@ def replay(
             typer.echo(
                 f"{told['queries']} queries in {told['span_s']:.1f} s: {as_world}, {told['trace']}"
             )
-            if told["too_large"]:
-                say(f"note: {told['too_large']} queries are left out: more items than max_batch")
+            for key, why in (
+                ("too_large", "more items than max_batch"),
+                ("unmeasured", "of tasks without a profile"),
+            ):
+                if told[key]:
+                    say(f"note: {told[key]} queries are left out: {why}")
         return
     with others_print_to_stderr():
         found = replay_tapes(folder)

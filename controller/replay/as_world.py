@@ -49,7 +49,8 @@ class Arrival(NamedTuple):
 def write_world(recording: Path, world: Path) -> dict[str, Any]:
     """Write the world and its trace beside it; return their paths and sizes.
 
-    Queries of more items than a batch may have were refused on arrival, and are left out.
+    Queries of more items than a batch may have were refused on arrival, and are left out
+    (``too_large``), and so are those of tasks without a profile (``unmeasured``).
 
     Raises:
         NotFoundError: no gateway or no query was recorded.
@@ -66,9 +67,16 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
     known = read_snapshot(TapeReader(gateways[0]).header)
     max_batch = known.settings.limits.max_batch
     asked = arrivals_in(recording)
-    arrivals = [arrival for arrival in asked if arrival.query.items <= max_batch]
-    if not arrivals:
+    fitting = [arrival for arrival in asked if arrival.query.items <= max_batch]
+    if not fitting:
         raise NotFoundError(f"no query was recorded in {recording}")
+    tasks = _tasks(known, _lines(recording))
+    measured = {task["name"] for task in tasks}
+    arrivals = [arrival for arrival in fitting if _task_of(arrival) in measured]
+    if not arrivals:
+        names = sorted({_task_of(arrival) for arrival in fitting})
+        allowed = f"of those profiled on its devices, {', '.join(sorted(measured))}"
+        raise InvalidInputError.of("recording: tasks", names, allowed)
     trace = world.with_suffix(".trace.csv")
     start_s = arrivals[0].at_s
     document = {
@@ -77,10 +85,10 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "duration_s": round(arrivals[-1].at_s - start_s + 1.0, 3),
         "devices": _devices(known.settings, recording, len(gateways), known),
         "network": {"worker_hop_ms": round(_hop_s(gateways) * 500.0, 4)},
-        "tasks": _tasks(known, _lines(recording)),
+        "tasks": tasks,
         "queries": [
             {
-                "tasks": sorted({arrival.query.scope.partition("/")[0] for arrival in arrivals}),
+                "tasks": sorted({_task_of(arrival) for arrival in arrivals}),
                 "arrivals": {"kind": "trace", "path": trace.name},
             }
         ],
@@ -101,9 +109,14 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "world": str(world),
         "trace": str(trace),
         "queries": len(arrivals),
-        "too_large": len(asked) - len(arrivals),
+        "too_large": len(asked) - len(fitting),
+        "unmeasured": len(fitting) - len(arrivals),
         "span_s": span_s,
     }
+
+
+def _task_of(arrival: Arrival) -> str:
+    return arrival.query.scope.partition("/")[0]
 
 
 def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> None:
@@ -136,6 +149,7 @@ def _latency_ms(query: QueryView) -> str:
 def _devices(
     settings: Settings, recording: Path, gateways: int, known: Snapshot
 ) -> list[dict[str, Any]]:
+    """Return the device classes; the gateways' own devices are workers that scaling leaves."""
     counts: Counter[str] = Counter({pool.device_class: pool.workers for pool in settings.pools})
     bounds = {pool.device_class: pool for pool in settings.pools}
     sizes = {name: set(pool.sizes) for name, pool in bounds.items()}
@@ -165,9 +179,11 @@ def _devices(
             "sizes": sorted(sizes.get(name, ())),
         }
         if name in bounds:
-            entry["max_cores"] = bounds[name].max_cores
-            entry["min_workers"] = min(bounds[name].min_workers, count)
-            entry["max_workers"] = max(min(bounds[name].max_workers, count + spare), count)
+            pool, fixed = bounds[name], gateways if name == own else 0
+            if pool.max_cores is not None:
+                entry["max_cores"] = pool.max_cores + fixed * device.threads
+            entry["min_workers"] = min(pool.min_workers + fixed, count)
+            entry["max_workers"] = max(min(pool.max_workers + fixed, count + spare), count)
         devices.append(entry)
     return devices
 

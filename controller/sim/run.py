@@ -110,8 +110,8 @@ def simulate(
         progress: called about once a simulated second.
         summary: to count in, for who wants to look while it runs or after it failed.
         receipts: takes the receipt of each query that came to the gateway, as it is answered.
-        true_ratios: what batches really take over what was measured, by variant id and device
-            class, where it is not as the world says.
+        true_ratios: what batches really take over what they take in the world, by variant id
+            and device class; the world's own ``true_ratios`` count, too.
 
     Raises:
         InvalidInputError: the world, a table or a trace of it does not fit; or a policy hangs.
@@ -122,7 +122,9 @@ def simulate(
     seed = world.seed if seed is None else seed
     fleet = build_fleet(file, home)
     if true_ratios:
-        fleet = replace(fleet, true_ratios={**fleet.true_ratios, **true_ratios})
+        known = fleet.true_ratios
+        changed = {key: known.get(key, 1.0) * ratio for key, ratio in true_ratios.items()}
+        fleet = replace(fleet, true_ratios={**known, **changed})
     counted = summary if summary is not None else Summary(seed, world.name)
 
     if log is not None:

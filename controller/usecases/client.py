@@ -371,7 +371,7 @@ class _Server:
     def __init__(self, url: str | None, key: str | None, home: Home) -> None:
         self.url = find_url(home, url)
         self.host, self.port = _split(self.url)
-        secret = key or os.environ.get(KEY_VARIABLE)
+        secret = _secret_of(key)
         self.headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self.keys = _Keys()
 
@@ -457,7 +457,7 @@ class Client:
         home: see ``home_folder``.
 
     Raises:
-        InvalidInputError: the URL is not one.
+        InvalidInputError: the URL or the key is not one.
         ModellessError: nothing is up.
 
     Examples:
@@ -696,12 +696,31 @@ def error_of(status: int, message: str) -> ModellessError:
     return _BY_STATUS.get(status, ModellessError)(message)
 
 
+def _secret_of(key: str | None) -> str:
+    """The key, or that of the environment, without white space around it; empty if there is none.
+
+    The error does not tell the key.
+    """
+    secret = (key or os.environ.get(KEY_VARIABLE) or "").strip()
+    if not secret.isascii() or not secret.isprintable():
+        error = InvalidInputError(
+            f"{'key' if key else KEY_VARIABLE}: got one with other characters than those of "
+            "printable ASCII; allowed: a key as 'modelless key create' prints it."
+        )
+        error.field = "key" if key else KEY_VARIABLE
+        raise error
+    return secret
+
+
 def _split(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
+        host.encode("idna")  # which refuses names with empty or long parts
     except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+        parts, port, host = urlsplit(""), 0, ""
+    is_plain = host.isprintable() and " " not in host
+    if parts.scheme not in ("http", "https") or not host or not is_plain:
         raise InvalidInputError.of("url", url, "http://host:port or https://host:port")
-    return parts.hostname, port
+    return host, port

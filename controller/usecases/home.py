@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.files import expanded
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Variant
 
@@ -39,8 +40,8 @@ def writing(option: str, path: Path, what: str) -> Iterator[None]:
 
 
 def home_folder(home: Home) -> Path:
-    """The path of a home folder."""
-    return Path(home or os.environ.get("MODELLESS_HOME") or "~/.modelless").expanduser()
+    """The path of a home folder. InvalidInputError if it begins with ``~`` and no user's name."""
+    return expanded("home", Path(home or os.environ.get("MODELLESS_HOME") or "~/.modelless"))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from modelless.common.errors import (
     DeadlineExceededError,
+    IntegrityError,
     InvalidInputError,
     UnavailableError,
 )
@@ -130,6 +131,7 @@ def batch(
         InfeasibleError: no variant is accurate enough.
         UnavailableError: the server was away, or had nothing loaded to answer, for five minutes.
         EnvironmentUnfitError: pyarrow is not installed, or another run writes to the output.
+        IntegrityError: a file of the output was removed or changed while it ran.
 
     Examples:
         >>> done = modelless.batch("images.npy", "out", task="fashion-mnist")  # doctest: +SKIP
@@ -267,11 +269,12 @@ class _Run:
         """Yield the rows of the missing files, in queries that belong to one file each."""
         step = self.files.rows_per_file
         for rows in self.source.read(self.files.missing(), self.rows_a_query):
-            border = rows.first - rows.first % step + step - rows.first
-            for start, stop in ((0, min(border, rows.count)), (border, rows.count)):
-                if start < stop:
-                    cut = {name: items[start:stop] for name, items in rows.tensors.items()}
-                    yield Rows(rows.first + start, stop - start, cut, rows.error)
+            start = 0
+            while start < rows.count:  # there may be several borders of files among them
+                stop = min(start + step - (rows.first + start) % step, rows.count)
+                cut = {name: items[start:stop] for name, items in rows.tensors.items()}
+                yield Rows(rows.first + start, stop - start, cut, rows.error)
+                start = stop
 
     async def _answer(self, client: AsyncClient, rows: Rows) -> None:
         reply = None if rows.error else await self._send_until_answered(client, rows)
@@ -359,6 +362,8 @@ class _Files:
         self._check(settings)
         self.count = -(-source.rows // rows_per_file)
         self._missing = [n for n in range(self.count) if not self._is_there(n)]
+        if self._missing:
+            (folder / DONE).unlink(missing_ok=True)
         self.rows_before = source.rows - sum(map(self._rows_in, self._missing))
         self.rows_done = self.rows_before
 
@@ -384,12 +389,18 @@ class _Files:
         return lambda: self._write(number, sorted(known, key=lambda answer: answer.first))
 
     def finish(self, run: _Run) -> OfflineRun:
-        """Mark the output as complete, and say what came of the run."""
+        """Mark the output as complete if it is, and say what came of the run."""
         dataset = import_module("pyarrow.dataset")
-        write_whole(self.folder / DONE, b"", mode=0o644)
+        for number in range(self.count):
+            if not self._is_there(number):
+                raise IntegrityError(
+                    f"output {self.folder}: {self._path(number).name} is missing or has not "
+                    f"{self._rows_in(number)} rows. The same command writes it again."
+                )
         files = [str(self._path(number)) for number in range(self.count)]
         errors = dataset.field("error").is_valid()
         found = dataset.dataset(files).count_rows(filter=errors) if files else 0
+        write_whole(self.folder / DONE, b"", mode=0o644)
         seconds = time.monotonic() - run.began_s
         rows_per_s = (self.rows_done - self.rows_before) / max(seconds, 1e-6)
         return OfflineRun(

@@ -105,7 +105,12 @@ class _Array(Source):
         except (OSError, ValueError, EOFError) as error:
             allowed = f"a .npy file of numbers ({error})"
             raise InvalidInputError.of("input", str(path), allowed) from None
-        self.rows, self.files = len(self._array) if self._array.ndim else 0, {path.name: path}
+        if not isinstance(self._array, np.ndarray):  # of an archive of several arrays
+            raise InvalidInputError.of("input", str(path), "a .npy file of one array of numbers")
+        if not self._array.ndim:
+            allowed = f"items {list(self._spec.shape[1:])}, as many as there are rows"
+            raise InvalidInputError.of("input: shape", [], allowed)
+        self.rows, self.files = len(self._array), {path.name: path}
         _fit(self._array[:1], self._spec)
 
     def read(self, ranges: Ranges, most: int) -> Iterator[Rows]:
@@ -265,6 +270,8 @@ def _fit(items: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     dtype = dtype_of(spec.datatype)
     if items.dtype == dtype:
         return np.array(items)  # read here, in a thread, where the file is mapped
+    if dtype.kind in "biuf" and items.dtype.kind not in "biuf":
+        raise InvalidInputError.of("input: dtype", items.dtype.name, spec.datatype)
     with np.errstate(invalid="ignore", over="ignore"):
         made = items.astype(dtype)
     is_same = np.isfinite(made) | ~np.isfinite(items) if dtype.kind == "f" else made == items

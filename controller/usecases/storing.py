@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
 from modelless.common.errors import InvalidInputError, StoreError
+from modelless.common.files import expanded
 from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.feedback import FEEDBACK
 from modelless.controller.live.cluster.running import read_state
@@ -27,7 +32,8 @@ def migrate_store(source: str, target: str) -> dict[str, int]:
     """Copy all rows of a store into an empty one, and compare what arrived.
 
     A cluster may go on working with the source; what it writes later is not in the copy. Artifacts
-    stay where they are. Raises as ``copy_store`` and ``open_store`` do.
+    stay where they are. Raises as ``copy_store`` and ``open_store`` do, and InvalidInputError if
+    there is no such source.
 
     Args:
         source, target: ``sqlite:///...`` or ``postgresql+psycopg://...``.
@@ -37,6 +43,8 @@ def migrate_store(source: str, target: str) -> dict[str, int]:
     """
     if source == target:
         raise InvalidInputError.of("TARGET", target, "another store than SOURCE")
+    if _is_missing(source):
+        raise InvalidInputError.of("SOURCE", source, "a store that is there")
     with open_store(source) as old, open_store(target) as new:
         return copy_store(old, new)
 
@@ -46,15 +54,20 @@ def backup_store(
 ) -> dict[str, int]:
     """Write the store as it is at one moment, its artifacts and ``STATE`` into one file.
 
-    Raises as ``write_backup`` does.
+    Raises as ``write_backup`` does, and InvalidInputError if the home has no store.
 
     Returns:
         The number of rows by table.
     """
-    path = Path(file).expanduser()
+    path = expanded("backup file", Path(file))
+    folder = home_folder(home)
+    if not os.environ.get("MODELLESS_STORE_URL") and not (folder / "store.db").exists():
+        raise InvalidInputError.of(
+            "home", str(folder), "a home with a store", "--home or --store names another."
+        )
     with open_home(home) as registry:
         told = _telling(on_progress, "artifacts written")
-        files = {name: home_folder(home) / name for name in STATE}
+        files = {name: folder / name for name in STATE}
         return write_backup(registry.store, registry.artifacts, path, told, files)
 
 
@@ -72,7 +85,7 @@ def restore_store(
     Returns:
         The number of rows by table; and whether ``STATE`` came back.
     """
-    path, folder = Path(file).expanduser(), home_folder(home)
+    path, folder = expanded("backup file", Path(file)), home_folder(home)
     is_down = read_state(folder) is None
     files = {name: folder / name for name in STATE} if is_down else {}
     with open_home(home) as registry:
@@ -87,6 +100,18 @@ def restore_store(
                 f"The rows are back, but {error.filename} cannot be written ({error.strerror})."
             ) from error
     return rows, is_down
+
+
+def _is_missing(url: str) -> bool:
+    """Whether it is the URL of a SQLite file that is not there."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # ``open_store`` says what is wrong with it
+        return False
+    path = parsed.database
+    if parsed.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
+        return False
+    return not Path(path).exists()
 
 
 def _telling(on_progress: Progress, activity: str) -> Callable[[int, int], None]:

@@ -36,3 +36,9 @@ def test_every_setting_and_policy_says_what_it_means(generate: ModuleType) -> No
 def test_a_page_without_its_block_is_refused(generate: ModuleType) -> None:
     with pytest.raises(ValueError, match="no block"):
         generate.rewritten("# A page", "settings", "...")
+
+
+def test_every_exit_code_of_an_error_is_in_the_table(generate: ModuleType) -> None:
+    rows = generate.exit_code_table().splitlines()[2:]
+    assert [int(row.split("|")[1]) for row in rows] == [*range(2, 10), 11]
+    assert "No key" in rows[-1]

@@ -41,6 +41,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         with_parts(devices={"price_usd_per_hour": -1}),
         r"devices\.0\.price_usd_per_hour: got -1",
     ),
+    "fewer workers than scaling may leave": (
+        with_parts(devices={"min_workers": 9, "max_workers": 9}),
+        r"devices\.0: allowed: min_workers <= count <= max_workers",
+    ),
     "bounds of workers": (
         with_parts(devices={"max_workers": 2}),
         r"devices\.0: allowed: min_workers <= count <= max_workers",

@@ -172,7 +172,7 @@ def test_pieces_of_traces_are_cut_and_stretched(tmp_path: Path) -> None:
 
 
 def test_profiles_may_be_wrong() -> None:
-    def latency_ms(**more: Any) -> float:
+    def latency_ms(ratios: dict[tuple[str, str], float] | None = None, **more: Any) -> float:
         point = {"device": "cpu", "p50_ms": 20}
         written = {"model": "m", "accuracy": 70, "points": [point], **more}
         told = simulate(
@@ -180,9 +180,14 @@ def test_profiles_may_be_wrong() -> None:
                 devices=[{"name": "cpu", "count": 4}],
                 tasks=[{"name": "t", "variants": {"kind": "written", "variants": [written]}}],
                 queries=[{"tasks": ["t"], "arrivals": {"kind": "poisson", "rate_per_s": 20}}],
-            )
+            ),
+            true_ratios=ratios,
         )
         p50_ms: float = told.figures()["latency_ms"]["p50"]
         return p50_ms
 
-    assert latency_ms(true_ratios={"cpu": 1.3}) == pytest.approx(1.3 * latency_ms(), rel=0.03)
+    wrong_ms = latency_ms(true_ratios={"cpu": 1.3})
+    assert wrong_ms == pytest.approx(1.3 * latency_ms(), rel=0.03)
+    further = {("t/m/v@1", "cpu"): 1.5}
+    assert latency_ms(further) == pytest.approx(1.5 * latency_ms(), rel=0.03)
+    assert latency_ms(further, true_ratios={"cpu": 1.3}) == pytest.approx(1.5 * wrong_ms, rel=0.03)

@@ -10,7 +10,8 @@ import yaml
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import load_settings
-from modelless.controller.sim.worlds.world import parse_world
+from modelless.controller.sim.worlds.query_streams import queries
+from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
 from modelless.controller.usecases.simulation import tuning
 from modelless.controller.usecases.simulation.tuning import Bound, bounds_of, tune
 from modelless.policies.discovery import BUILT_IN, build_policy
@@ -108,6 +109,47 @@ def test_a_recording_is_searched_in_its_first_half_and_judged_in_its_second(
         tmp_path,
     )
     assert tuning._halves(drawn) == (drawn, drawn)
+
+
+def test_the_halves_part_the_queries_whenever_streams_begin_and_however_quick_their_time(
+    tmp_path: Path,
+) -> None:
+    trace = {"kind": "trace", "path": "trace.csv"}
+    streams = [
+        {"tasks": ["vision"], "arrivals": {**trace, "from_s": 2.0}, "time_scale": 1.5},
+        {"tasks": ["vision"], "arrivals": trace, "start_s": 5.0},
+        {"tasks": ["vision"], "arrivals": trace, "start_s": 12.0},
+    ]
+    whole = load_world(world(tmp_path, queries=streams, duration_s=16.0))
+    halves = tuning._halves(whole)
+    assert [len(half.world.queries) for half in halves] == [2, 3]
+    asked = [
+        after_s + one.arrival_s
+        for after_s, half in zip((0.0, 8.0), halves, strict=True)
+        for one in queries(half, seed=0)
+    ]
+    assert asked == pytest.approx([one.arrival_s for one in queries(whole, seed=0)])
+    late = load_world(world(tmp_path, queries=[{**streams[1], "start_s": 10.0}]))
+    assert tuning._halves(late) == (late, late)
+
+
+def test_each_half_has_the_faults_of_its_time(tmp_path: Path) -> None:
+    slow = {"kind": "worker-slows", "worker": "cpu-1/0", "factor": 2.0}
+    faults = [
+        {**slow, "at_s": 1.0, "until_s": 3.0},
+        {**slow, "at_s": 8.0, "until_s": 13.0},
+        {**slow, "at_s": 14.0, "until_s": 30.0},
+        {"kind": "worker-dies", "worker": "cpu-1/1", "at_s": 9.0},
+        {"kind": "worker-dies", "worker": "cpu-1/0", "at_s": 11.0, "back_s": 12.0},
+    ]
+    first, second = tuning._halves(load_world(world(tmp_path, faults=faults)))
+
+    def times(half: WorldFile) -> list[tuple[float, float | None]]:
+        told = [fault.model_dump() for fault in half.world.faults]
+        return [(each["at_s"], each.get("until_s", each.get("back_s"))) for each in told]
+
+    assert times(first) == [(1.0, 3.0), (8.0, 13.0), (9.0, None)]
+    assert times(second) == [(0.0, 3.0), (4.0, 20.0), (0.0, None), (1.0, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def measure_ranges(
 
     The data is run once for the extremes and, for a saturating rule, once more for the histograms,
     so that every bin is known before the first value is counted. Nothing else is kept, and no run
-    is asked for more values than ``pieces.MOST_BYTES``.
+    is asked for more values than ``bounded_memory.MOST_BYTES``.
 
     Args:
         model: float32; not changed.

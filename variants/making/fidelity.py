@@ -23,7 +23,8 @@ _EXACT_DB: Final = 200.0
 _VALUES_AT_ONCE: Final = 1 << 20
 
 NOTHING_ALIKE_DB: Final = -_EXACT_DB
-"""The ``sqnr_db`` of answers that are no numbers, or are other than zero where the source's are."""
+"""The ``sqnr_db`` of answers that are no numbers, are infinite where the source's are not, or are
+other than zero where the source's are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,10 @@ def compare(
             flat, others = array.reshape(-1), found[name].reshape(-1)
             for start in range(0, max(1, flat.size), _VALUES_AT_ONCE):
                 x = flat[start : start + _VALUES_AT_ONCE].astype(np.float64)
-                error = x - others[start : start + _VALUES_AT_ONCE]
+                y = others[start : start + _VALUES_AT_ONCE]
+                error = np.subtract(x, y, out=np.zeros_like(x), where=x != y)  # inf equals inf
                 largest = max(largest, float(np.max(np.abs(error), initial=0.0)))
-                signal[name] = signal.get(name, 0.0) + float((x**2).sum())
+                signal[name] = signal.get(name, 0.0) + float((x[np.isfinite(x)] ** 2).sum())
                 noise[name] = noise.get(name, 0.0) + float((error**2).sum())
     if not calls:
         raise InvalidInputError.of("calls of the made model", calls, "1 or more")
@@ -147,7 +149,7 @@ def _first(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _ratio_db(signal: float, noise: float) -> float:
-    if math.isnan(noise):
+    if not (math.isfinite(noise) and math.isfinite(signal)):
         return NOTHING_ALIKE_DB
     if noise <= 0.0:
         return _EXACT_DB

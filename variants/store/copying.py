@@ -39,13 +39,16 @@ _MAX_FILE_BYTES: Final = 2**26
 _ATTEMPTS: Final = 3
 
 
-def copy_store(source: Store, target: Store, *, replace: bool = False) -> dict[str, int]:
+def copy_store(
+    source: Store, target: Store, *, replace: bool = False, hint: str = "name another"
+) -> dict[str, int]:
     """Copy every row as it was at one moment, all or none, and compare what arrived.
 
     The source may be written meanwhile.
 
     Args:
         replace: remove the rows of the target, in the same transaction; else it must have none.
+        hint: what to do if it has some, for the error.
 
     Returns:
         The number of rows by table.
@@ -63,7 +66,7 @@ def copy_store(source: Store, target: Store, *, replace: bool = False) -> dict[s
             if writing.execute(select(table).limit(1)).first() is not None:
                 raise InvalidInputError.of(
                     "target", target.shown_url, "a store without rows",
-                    f"Its table {table.name} has some; --replace restores over them.",
+                    f"Its table {table.name} has some; {hint}.",
                 )  # fmt: skip
             rows = reading.execute(select(table).execution_options(yield_per=_ROWS_AT_ONCE))
             for some in rows.mappings().partitions():
@@ -225,7 +228,8 @@ def restore_backup(
                 name = f"artifacts/{check_sha256(sha256)}"
                 artifacts.put(_checked(file, name, most_bytes, sha256))
                 on_artifact(number, len(every))
-            rows = copy_store(copy, store, replace=replace)
+            hint = "--replace restores over them"
+            rows = copy_store(copy, store, replace=replace, hint=hint)
     for name, data in others.items():
         write_whole(files[name], data, mode=0o600)
     return rows

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class BatchJobs:
     ) -> None:
         self._home, self._settings, self._command = home, settings, command
         self._jobs: dict[str, _Job] = {}
+        self._lock = threading.Lock()  # calls come from several threads
 
     def begin(self, asked: Mapping[str, Any], tenant: str, secret: str) -> dict[str, Any]:
         """Begin a run, or go on with one that ended; return its state.
@@ -65,6 +67,10 @@ class BatchJobs:
             InvalidInputError: a path leads out of the folder, or another run writes there.
             OverloadedError: too many runs are under way.
         """
+        with self._lock:
+            return self._begin(asked, tenant, secret)
+
+    def _begin(self, asked: Mapping[str, Any], tenant: str, secret: str) -> dict[str, Any]:
         root = self._root(tenant)
         paths = [_inside(root, name, asked[name]) for name in ("input", "output")]
         output = paths[1]
@@ -75,7 +81,7 @@ class BatchJobs:
             if known is not None and known.asked != asked:
                 allowed = "another folder, as another run writes there"
                 raise InvalidInputError.of("output", asked["output"], allowed)
-            return self.state(job_id, tenant)
+            return self._state(job_id, tenant)
         if len(running) >= self._settings.max_running:
             raise OverloadedError(f"{len(running)} offline runs are under way; try again", 60.0)
         folder = self._home / "run" / "batches"
@@ -97,7 +103,7 @@ class BatchJobs:
         for name in [name for name, job in self._jobs.items() if job.process.poll() is not None]:
             if len(self._jobs) > _MOST_KNOWN:
                 del self._jobs[name]
-        return self.state(job_id, tenant)
+        return self._state(job_id, tenant)
 
     def state(self, job_id: str, tenant: str) -> dict[str, Any]:
         """Return what has become of a run, as plain JSON.
@@ -105,6 +111,10 @@ class BatchJobs:
         Raises:
             NotFoundError: it is unknown, or another tenant's.
         """
+        with self._lock:
+            return self._state(job_id, tenant)
+
+    def _state(self, job_id: str, tenant: str) -> dict[str, Any]:
         job = self._find(job_id, tenant)
         code, found, run = job.process.poll(), _read(job.log), _read(job.output / "_run.json")
         state = "running" if code is None else "cancelled" if job.is_cancelled else "failed"
@@ -124,18 +134,22 @@ class BatchJobs:
 
     def cancel(self, job_id: str, tenant: str) -> dict[str, Any]:
         """End a run; what is written stays. Returns and raises as ``state``."""
-        job = self._find(job_id, tenant)
-        if job.process.poll() is None:
-            job.is_cancelled = True
-            job.process.terminate()
+        with self._lock:
+            job = self._find(job_id, tenant)
+            is_running = job.process.poll() is None
+            if is_running:
+                job.is_cancelled = True
+                job.process.terminate()
+        if is_running:
             with suppress(subprocess.TimeoutExpired):
                 job.process.wait(1.0)
         return self.state(job_id, tenant)
 
     def close(self) -> None:
         """End all runs."""
-        for job in self._jobs.values():
-            job.process.terminate()
+        with self._lock:
+            for job in self._jobs.values():
+                job.process.terminate()
 
     def _find(self, job_id: str, tenant: str) -> _Job:
         job = self._jobs.get(job_id)

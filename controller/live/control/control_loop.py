@@ -165,6 +165,7 @@ class ControlLoop:
         self._export = export
         self._times = times
         self._has_begun = False
+        self._pinning = asyncio.Lock()  # else of two pins at a time the later write loses one
         self._superseded: EnvironmentUnfitError | None = None  # another one has the store
         self._mailboxes: dict[str, _Mailbox] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
@@ -290,15 +291,16 @@ class ControlLoop:
             by: who wants it, for the audit log.
         """
         self._begin()
-        pins = dict.fromkeys(self._pins)
-        if is_pinned:
-            pins[scope] = None
-        else:
-            pins.pop(scope, None)
-        note_act(self._home, "pin" if is_pinned else "unpin", by, scope=scope)
-        await asyncio.to_thread(write_pins, self._home, pins)
-        self._pins = tuple(pins)
-        self._handle(PinsChanged(self._pins))
+        async with self._pinning:
+            pins = dict.fromkeys(self._pins)
+            if is_pinned:
+                pins[scope] = None
+            else:
+                pins.pop(scope, None)
+            note_act(self._home, "pin" if is_pinned else "unpin", by, scope=scope)
+            await asyncio.to_thread(write_pins, self._home, pins)
+            self._pins = tuple(pins)
+            self._handle(PinsChanged(self._pins))
 
     async def batch(self, act: str, *arguments: Any) -> dict[str, Any]:
         """Begin, ask after or cancel an offline run; see ``BatchJobs``."""

@@ -28,7 +28,7 @@ from modelless.controller.api.grpc_calls import (
 from modelless.controller.api.grpc_messages import InferMessage
 from modelless.controller.api.keys import Key, secret_of
 from modelless.controller.api.quotes import parse_quote, placement_document, quote_document
-from modelless.controller.api.request_limits import Limits
+from modelless.controller.api.request_limits import MOST_PICTURE_BYTES, Limits
 from modelless.controller.api.v2_headers import (
     REQUEST_ID,
     RequestHeaders,
@@ -73,7 +73,6 @@ from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.console.console import Console
 from modelless.controller.live.front.console.forms import (
     MOST_FORM_BYTES,
-    MOST_PICTURE_BYTES,
     bearer_of,
     check_token,
     read_form,
@@ -402,8 +401,11 @@ class V2Frontend:
     def on_abandoned(self, number: int) -> None:
         """Cancel a request whose client closed its connection.
 
-        A query with an idempotency key runs on once it runs: its client may ask again.
+        A query that others wait for goes on. One with an idempotency key runs on once it runs: its
+        client may ask again.
         """
+        if self._cache.is_awaited(self._query_of(number)):
+            return  # (it keeps its idempotency key)
         if not self._kept_answers.may_cancel(number, is_running=self._is_running(number)):
             return
         if number < 0:
@@ -417,24 +419,34 @@ class V2Frontend:
                 self.on_abandoned(number)
                 return
         found = self._open.get(number)
-        if found is None or self._cache.is_awaited(number):
-            return  # (others wait for its answer)
+        if found is None:
+            return
         self._close(number)
         self.decide(QueryCancelled(number))
         self._end_run(found)
 
-    def _is_running(self, number: int) -> bool:
-        """Whether a device runs the query of a number that ``on_request`` returned."""
+    def _query_of(self, number: int) -> int:
+        """Return the query of a number that ``on_request`` returned; 0 while it is being read."""
         while number < 0:
             found = self._read_aside.get(number)
             number = found.query_id if found is not None else 0
-        receipt = self._dispatcher.receipt(number) if number else None
+        return number
+
+    def _is_running(self, number: int) -> bool:
+        """Whether a device runs the query of a number that ``on_request`` returned."""
+        query_id = self._query_of(number)
+        receipt = self._dispatcher.receipt(query_id) if query_id else None
         return receipt is not None and receipt.outcome == "running"
 
     def take_replies(self) -> dict[int, int]:
         """Return how many replies had each HTTP status since the last call."""
         taken, self.replies = self.replies, Counter()
         return dict(taken)
+
+    @property
+    def is_busy_aside(self) -> bool:
+        """Whether requests are read, or replies rendered, in the other threads."""
+        return bool(len(self._aside) or len(self._renders))
 
     def close(self) -> None:
         """Read no more large bodies, render no more large replies, and end the streams."""
@@ -824,8 +836,22 @@ class V2Frontend:
                     self.on_load_wanted()
                 elif isinstance(effect, PolicyFailed):
                     logger.error("a policy failed: %s", effect.message)
-            except Exception:  # one client's reply must not cost the others theirs
+            except Exception as error:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
+                if isinstance(effect, (Complete, Refuse)):
+                    self._fail(effect.query_id, error)
+
+    def _fail(self, query_id: int, error: Exception) -> None:
+        """Answer a query with an error of this process, unless it was answered."""
+        self._outputs.pop(query_id, None)
+        found = self._close(query_id)
+        if found is None:
+            return
+        try:
+            found.respond(render_error(error))
+        except Exception:  # those that wait for its answer must begin anew
+            logger.exception("query %d could not be answered", query_id)
+        self._end_run(found)
 
     def on_batch_done(
         self,
@@ -867,7 +893,9 @@ class V2Frontend:
             return
         variant = self._catalog.versions[receipt.variant_id]
         receipt_id = self._receipt_id(effect.query_id, found.owner)
-        accuracy = self._dispatcher.instances.variants[receipt.variant_id].accuracy
+        # It may have been retired while the batch ran.
+        known = self._dispatcher.instances.variants.get(receipt.variant_id, variant)
+        accuracy = known.accuracy
         parameters = reply_parameters(receipt, accuracy, receipt_id)
         if found.read.request.explain:
             parameters["explanation"] = explain_choice(receipt)
@@ -889,14 +917,18 @@ class V2Frontend:
                 self._renders.begin(render, partial(_respond_with, found.respond))
         except Exception as error:  # noqa: BLE001  (it is answered)
             rendered = error
-        if rendered is not None:
-            _respond_with(found.respond, rendered)
-        self._desk.count_answer(receipt, outputs, found.scope.task)
-        key = found.read.cache_key
-        if key is not None and not receipt.is_cached and receipt.query.scope == found.scope.name:
-            self._cache.keep(key, variant, parameters["accuracy"], outputs)
+        try:
+            if rendered is not None:
+                _respond_with(found.respond, rendered)
+            self._desk.count_answer(receipt, outputs, found.scope.task)
+            key = found.read.cache_key
+            is_own = not receipt.is_cached and receipt.query.scope == found.scope.name
+            if key is not None and is_own:
+                self._cache.keep(key, variant, parameters["accuracy"], outputs)
+        finally:  # others may wait for the answer
+            if not receipt.is_cached:
+                self._end_run(found, variant.id, outputs)
         if not receipt.is_cached:
-            self._end_run(found, variant.id, outputs)
             self._shadow(found, variant, outputs)
 
     def _shadow(self, found: _Open, variant: Variant, outputs: Tensors) -> None:
@@ -948,13 +980,17 @@ class V2Frontend:
         if effect.reason is Reason.POLICY_FAILED:
             request_id = receipt.query.request_id if receipt is not None else ""
             logger.error("query %d, request %s: %s", effect.query_id, request_id, effect.message)
-        found = self._close(effect.query_id)
+        found = self._open.get(effect.query_id)
         if found is not None:
             receipt_id = self._receipt_id(effect.query_id, found.owner)
             explanation = None
             if receipt is not None and found.read.request.explain:
                 explanation = explain_choice(receipt)
-            found.respond(render_error(error_of(effect), receipt_id, explanation))
-            self._end_run(found)
+            reply = render_error(error_of(effect), receipt_id, explanation)
+            self._close(effect.query_id)
+            try:
+                found.respond(reply)
+            finally:
+                self._end_run(found)
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

@@ -304,11 +304,16 @@ class Gateway:
         self.frontend.is_draining = True
         self.frontend.console.close()
         end_s = time.monotonic() + most_s
-        while self._dispatcher.open_queries and time.monotonic() < end_s:
+        while self._has_open and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
         # with what it has counted since its last report
         await self._control.say_goodbye(self._report(), self._desk.for_others())
+
+    @property
+    def _has_open(self) -> bool:
+        """Whether queries are open, or requests read or replies rendered aside."""
+        return self._dispatcher.open_queries > 0 or self.frontend.is_busy_aside
 
     def close(self) -> None:
         """Refuse the queries that wait, and stop."""
@@ -411,7 +416,7 @@ class Gateway:
         silent = False
         while True:
             try:
-                orders = await self._control.exchange(self._report(), self._desk.for_others())
+                orders = await self._exchange()
                 self._obey(orders)
                 self._successor.on_orders(orders)
                 silent = False
@@ -425,13 +430,22 @@ class Gateway:
             settled = (self.frontend.is_ready or not is_empty) and not is_woken
             await self._pace.pause(EXCHANGE_S if settled else 0.1)
 
+    async def _exchange(self) -> Orders:
+        """Report, and return the orders; what tenants spent is reported again if that fails."""
+        report = self._report()
+        try:
+            return await self._control.exchange(report, self._desk.for_others())
+        except Exception:
+            self._access.books.put_back(report.tenants)
+            raise
+
     async def _follow_keys_forever(self) -> None:
         while True:
             await asyncio.sleep(KEYS_S)
             try:
                 if self._keys is not None:
                     await asyncio.to_thread(self._keys.follow)
-            except ModellessError as error:  # those that were read last still count
+            except (ModellessError, OSError) as error:  # those that were read last still count
                 logger.warning("%s", error)
 
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:

@@ -224,9 +224,12 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_headers:  # a trailer: HAProxy checks headers only, so it counts for nothing
+            return
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._has_headers = True
         if self._stream is not None:
             raise InvalidInputError("a request behind a stream: send it when the stream has ended.")
         self._method = self._parser.get_method().decode("ascii")
@@ -300,6 +303,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._arrival_s = self._clock()
         self._path = b""
         self._headers: Headers = []
+        self._has_headers = False
         self._length = self._body_began_s = None
         self._is_direct = False
         self._room = _NO_ROOM

@@ -125,7 +125,9 @@ class KeptAnswers:
         return True
 
     def _answer(self, name: Name, reply: Reply) -> None:
-        running = self._running.pop(name)
+        running = self._running.pop(name, None)
+        if running is None:
+            return
         if running.number is not None:
             del self._names[running.number]
         size_bytes = _size_bytes(reply)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from modelless.common.errors import OverloadedError
+from modelless.common.errors import OverloadedError, UnavailableError
 
 _T = TypeVar("_T")
 
@@ -23,6 +23,11 @@ class Aside:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="side")
         self._open: dict[int, Future[Any]] = {}
         self._last = 0
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Return how many pieces of work wait or go on."""
+        return len(self._open)
 
     def begin(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> int:
         """Begin to do ``work``; returns a number, below 0, for ``cancel``.
@@ -33,7 +38,10 @@ class Aside:
 
         Raises:
             OverloadedError: too much waits already.
+            UnavailableError: the gateway is about to end.
         """
+        if self._is_closed:
+            raise _about_to_end()
         if len(self._open) >= MOST_WAITING:
             raise OverloadedError(
                 f"{MOST_WAITING} requests or replies with large JSON or compressed bodies wait; "
@@ -55,7 +63,7 @@ class Aside:
     def _end(self, number: int, future: Future[_T], done: Callable[[_T | Exception], None]) -> None:
         self._open.pop(number, None)
         if future.cancelled():
-            done(CancelledError())
+            done(_about_to_end())
             return
         error = future.exception()
         if error is None:
@@ -70,5 +78,10 @@ class Aside:
             future.cancel()
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin nothing more; what waits gets an UnavailableError."""
+        self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _about_to_end() -> UnavailableError:
+    return UnavailableError("this gateway is about to end; try again", 1.0)

@@ -21,10 +21,10 @@ attempts of each sort that it makes. They satisfy every constraint:
   share is at least ``m(b) / b``, full or not. All sizes are on offer, each with its own chance of
   being late, and the program picks: its cost is the lower envelope. Batches count where they start;
   what is left of them at a window's end is carried over, and no more is expected than a batch's
-  mean residual life a worker. What a class can do in a window: see ``bound_capacity``.
+  mean residual life a worker. What a class can do in a window: see ``device_work``.
 - *Two batches.* A worker that is some way off is handed its next batch while it runs one, and no
   third: the next but one sets out when the first is back. So that many, and no more, count from
-  their start until two hops after their end; see ``bound_capacity.hand_over``. An item's share of
+  their start until two hops after their end; see ``device_work.hand_over``. An item's share of
   that is at least the least of all batches on offer. (Not where there are faults or scaling.)
 - *Deadlines.* A batch starts no earlier than its queries' arrival and the way to the device. Its
   answer is in time with at most the chance that a draw fits into what is left then, less the way
@@ -35,7 +35,7 @@ attempts of each sort that it makes. They satisfy every constraint:
   nothing runs before a first load has ended. More is asked of a class only where it is short of
   memory: where all its workers together cannot hold every variant that could serve there. (It must
   have the same workers all the time, too.) Then further variables are the expected numbers of
-  copies that are ready when a window begins, and of loads that end in it; see ``bound_memory``.
+  copies that are ready when a window begins, and of loads that end in it; see ``memory``.
   Arrivals are given, so whether a copy is ready is one event for all queries of a kind and a
   window: of them, a variant serves in expectation no more than their number times its chance, which
   is at most the copies ready when they begin to come and the loads that end while they may start.

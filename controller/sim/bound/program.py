@@ -26,7 +26,7 @@ class Flow(NamedTuple):
         groups: numbers of the groups.
         windows: in which their batches start, one for each group.
         kept_s: a query's share, at least, of the time that a worker is kept by its batch; see
-            ``bound_capacity.hand_over``.
+            ``device_work.hand_over``.
         variant: number of the variant in the class's stock, if the class is short of memory; else
             None, and offers are any variant's.
     """

@@ -54,7 +54,7 @@ def queries(file: WorldFile, seed: int) -> Iterator[Asked]:
     """All queries of the world, ascending in time; ends at ``duration_s``.
 
     Raises:
-        InvalidInputError: while iterating: see ``traces.Arrivals.arrivals``; names the stream.
+        InvalidInputError: while iterating: see ``arrivals.Arrivals.arrivals``; names the stream.
     """
     streams = [_stream(file, number, seed) for number in range(len(file.world.queries))]
     if len(streams) == 1:

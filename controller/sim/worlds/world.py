@@ -263,7 +263,7 @@ def _problems(world: World) -> list[str]:
     if not any(device.count for device in world.devices):
         problems.append("devices: every count is 0; allowed: at least one worker")
     for number, device in enumerate(world.devices):
-        if device.fewest_workers > device.most_workers:
+        if not device.fewest_workers <= device.count <= device.most_workers:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
         alike = [other.name for other in world.devices if _is_like(other, device)]
         problems += [

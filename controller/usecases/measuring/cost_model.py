@@ -106,9 +106,10 @@ def evaluate_cost_model(
         if case.passed_over:
             whole = count + case.passed_over
             on_progress(Note(f"note: {name} has {whole:,} rows: {count:,} of them are drawn"))
-        if too_many := [str(each) for each in shots if each >= count]:
+        if too_many := [str(each) for each in shots if each > case.most_shots]:
             left_out = f"left out: {', '.join(too_many)} shots"
-            on_progress(Note(f"note: {name} has {rows_there}: {left_out}"))
+            why = f"{case.most_shots} at most leave an item to judge"
+            on_progress(Note(f"note: {name} has {rows_there}: {left_out}, as {why}"))
         if not case.training:
             on_progress(Note(f"note: no row to learn {name} from but its shots: see --train"))
     scores: list[MethodScore] = []
@@ -123,8 +124,8 @@ def evaluate_cost_model(
         scores += evaluate(case, known_prior, shots, seeds, show, SAMPLERS[draw])
     on_progress(Step("predicting", len(cases), len(cases)))
     if not scores:
-        most = max(len(case.wanted) for case in cases)
-        allowed = f"fewer than a device has rows, {most} at most here"
+        most = max(case.most_shots for case in cases)
+        allowed = f"{most} at most here: an item of each device is left to judge"
         raise InvalidInputError.of("--shots", ",".join(map(str, shots)), allowed)
     return scores, known_prior.version
 

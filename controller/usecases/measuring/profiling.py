@@ -227,8 +227,7 @@ def profile(
         pairs: list[PairRun] = []
         if neighbours:
             kept = PairRecords(registry.store)
-            typical = [job for job in jobs if job.is_typical]
-            pairs = _measure_pairs(typical, rows, kept, facts, accept_noise, on_progress)
+            pairs = _measure_pairs(jobs, records, kept, facts, accept_noise, on_progress)
     profiles = Profiles(
         {variant.id: variant for variant in variants},
         {device.name: device for device in devices},
@@ -428,14 +427,15 @@ def rates_document(rates: DeviceRates) -> dict[str, Any]:
 
 def _measure_pairs(
     jobs: Sequence[MeasurementJob],
-    rows: Sequence[Measurement],
+    measured: Records,
     records: PairRecords,
     facts: DeviceFacts,
     accept_noise: bool,
     on_progress: Progress,
 ) -> list[PairRun]:
-    """Run a few placements in pairs; each run is kept as soon as it ends."""
-    representatives = choose_representatives(jobs, best_points(rows))
+    """Run a few placements in pairs, at typical sizes; each run is kept as soon as it ends."""
+    typical = [job for job in jobs if job.is_typical]
+    representatives = choose_representatives(typical, best_points(measured.current(facts)))
     total = sum(o.job.device == e.job.device for o in representatives for e in representatives)
     runs: list[PairRun] = []
     for run in run_pairs(representatives, facts, accept_noise=accept_noise):

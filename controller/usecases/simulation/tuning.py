@@ -7,6 +7,7 @@ by seed. Nothing is applied.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ NEAR: Final = 0.02
 _FACTORS: Final = (8.0, 4.0, 2.0, 1.0)
 """How far from its value a number is tried, the largest that the policy takes."""
 
-_BOUND: Final = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(-?[0-9.]+)\s*")
+_NUMBER: Final = r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_BOUND: Final = re.compile(rf"\s*(\w+)\s*(<=|>=)\s*({_NUMBER})\s*")
 _IN_CHARGE, _FOUND = "in charge", "found"
 
 
@@ -84,7 +86,7 @@ def bounds_of(texts: Sequence[str]) -> tuple[Bound, ...]:
     found = []
     for text in texts:
         match = _BOUND.fullmatch(text)
-        if match is None or match[1] not in FIGURES:
+        if match is None or match[1] not in FIGURES or not math.isfinite(float(match[3])):
             allowed = f"FIGURE>=NUMBER or FIGURE<=NUMBER; figures: {', '.join(FIGURES)}"
             raise InvalidInputError.of("subject-to", text, allowed)
         found.append(Bound(match[1], 1 if match[2] == "<=" else -1, float(match[3])))
@@ -273,21 +275,40 @@ def _world_of(recording: Path, folder: Path) -> WorldFile:
 
 
 def _halves(file: WorldFile) -> tuple[WorldFile, WorldFile]:
-    """The world to search and the one to judge: halves of a recording, else twice the same."""
+    """The world to search and the one to judge: halves of a recording, else twice the same.
+
+    A world whose streams all begin in its second half is not cut either.
+    """
     world = file.world
     if world.duration_s is None or not all(
         isinstance(stream.arrivals, TraceArrivals) for stream in world.queries
     ):
         return file, file
     half_s = world.duration_s / 2.0
+    if all(stream.start_s >= half_s for stream in world.queries):
+        return file, file
 
     def piece(after_s: float) -> WorldFile:
         document = world.model_dump()
-        for stream in document["queries"]:
-            stream["arrivals"]["from_s"] += after_s
-        return WorldFile(World(**{**document, "duration_s": half_s}), file.folder)
+        streams = [s for s in document["queries"] if s["start_s"] < after_s + half_s]
+        for stream in streams:
+            passed_s = max(after_s - stream["start_s"], 0.0)
+            stream["arrivals"]["from_s"] += passed_s * stream["time_scale"]
+            stream["start_s"] = max(stream["start_s"] - after_s, 0.0)
+        faults = [each for fault in document["faults"] for each in _within(fault, after_s, half_s)]
+        changes = {"duration_s": half_s, "queries": streams, "faults": faults}
+        return WorldFile(World(**{**document, **changes}), file.folder)
 
     return piece(0.0), piece(half_s)
+
+
+def _within(fault: Mapping[str, Any], after_s: float, length_s: float) -> Iterator[dict[str, Any]]:
+    """The part of a fault that a piece of the world sees, by the piece's clock; or none."""
+    end = "back_s" if "back_s" in fault else "until_s"
+    begin_s = max(fault["at_s"] - after_s, 0.0)
+    end_s = None if fault[end] is None else fault[end] - after_s
+    if begin_s < length_s and (end_s is None or end_s > 0.0):
+        yield {**fault, "at_s": begin_s, end: end_s}
 
 
 def _policies_of(world: World) -> dict[str, dict[str, Any]]:

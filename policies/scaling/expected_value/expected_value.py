@@ -59,7 +59,7 @@ class ExpectedValue(ScalingPolicy):
         confidence_z: standard deviations by which the gain of a load must exceed what is lost.
         utilisation: the share of the workers' time that demand may fill before time gets dearer,
             above 0 and up to 1.
-        pools: settings of ``PoolSizes``.
+        pools: settings for the number and size of workers: see docs/scaling.md.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class ExpectedValue(ScalingPolicy):
                 continue
             may = np.array([in_scope(each, demand.scope) for each in ids])
             may &= 100.0 * offer.accuracy >= demand.min_accuracy_percent - 1e-9
+            may &= offer.load_s + offer.batch_s[:, 1] <= _LOAD_PART * demand.latency_s
             if held[may].any():
                 continue
-            may &= offer.load_s + offer.batch_s[:, 1] <= _LOAD_PART * demand.latency_s
             search.load_now(np.flatnonzero(may).tolist(), queries)
 
     def _learn_busy(self, view: ClusterView) -> None:

@@ -30,10 +30,9 @@ from modelless.policies.views import ClusterView, FloatArray
 from modelless.variants.vocabulary import DeviceClass
 
 _GAP = 1e-6
-_MOST_PLANS = 1024
 _MOST_KINDS = 64
 _MISSED = 0.01  # of the arrivals: more than this is too many
-_STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
+_STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a second
 _LEAST_USD = 0.001
 """An answer is worth so much, ..."""
 _RENTS = 10.0
@@ -85,6 +84,8 @@ class PoolSizes:
         ):
             if not 0.0 <= value < inf:
                 raise InvalidInputError.of(name, value, "0 or more, finite")
+        if not 0.0 < utilisation <= 1.0:
+            raise InvalidInputError.of("utilisation", utilisation, "above 0 and up to 1")
         self.limits = SolverLimits(node_limit, _GAP, time_limit_s).validated()
         self.query_usd, self.accuracy_usd = query_usd, accuracy_usd
         self.horizon_s = horizon_s
@@ -92,9 +93,10 @@ class PoolSizes:
         self.zero_after_s = zero_after_s
         self.utilisation = utilisation
         self._asked_s: float | None = None  # time of the last query
-        self._strain = 1.0
+        self._strain, self._strained_s = 1.0, -inf  # and when that was learned
         self.quality: PlanQuality | None = None
-        self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
+        # Recent plans, each dearer than those after it; with their times and rents.
+        self._plans: deque[tuple[float, float, Plan]] = deque()
 
     def workers(self, view: ClusterView, kinds: Sequence[KindRate]) -> dict[str, int]:
         """Returns wanted workers by device class; none if no pool may change.
@@ -135,12 +137,14 @@ class PoolSizes:
 
     def _update_strain(self, view: ClusterView) -> None:
         """Learn whether busy workers miss deadlines."""
+        span_s = min(max(view.now_s - self._strained_s, 0.0), 1.0)
+        self._strained_s = view.now_s
         busy = sum(worker.busy_share for worker in view.workers)
         is_busy = bool(view.workers) and busy >= self.utilisation * len(view.workers)
         if is_busy and view.missed_per_s > _MISSED * sum(view.arrivals_per_s.values()):
-            self._strain = min(self._strain * _STRAIN_UP, _MOST_STRAIN)
+            self._strain = min(self._strain * _STRAIN_UP**span_s, _MOST_STRAIN)
         else:
-            self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
+            self._strain = max(self._strain * _STRAIN_DOWN**span_s, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
         """Returns the best plan; if it is empty while queries wait, one cheapest worker."""
@@ -245,13 +249,13 @@ class PoolSizes:
         """Returns the most expensive recent plan, of equal ones the latest."""
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back
-        self._plans.append((view.now_s, plan))
+        rent_usd_per_s = round(_rent_usd_per_s(plan, view.device_classes), 12)
+        while self._plans and self._plans[-1][1] <= rent_usd_per_s:
+            self._plans.pop()
+        self._plans.append((view.now_s, rent_usd_per_s, plan))
         while self._plans[0][0] < view.now_s - self.down_after_s:
             self._plans.popleft()
-        return max(
-            (plan for _, plan in reversed(self._plans)),
-            key=lambda plan: round(_rent_usd_per_s(plan, view.device_classes), 12),
-        )
+        return self._plans[0][2]
 
 
 def merged(rate_per_s: FloatArray, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -109,7 +109,7 @@ class KindRates:
         counted = self._counted.get(key)
         if counted is None:
             if len(self._counted) >= _MOST_KINDS:
-                return
+                del self._counted[min(self._counted, key=self._queries_of)]
             counted = self._counted[key] = _Counted(limit_s, floor, items, self.seen_s)
         counted.latency_s = min(counted.latency_s, limit_s)
         counted.min_accuracy_percent = max(counted.min_accuracy_percent, floor)
@@ -118,6 +118,9 @@ class KindRates:
         waiting = demand.waiting_per_s * span_s  # counted when they came, if that was reported
         counted.long_queries = max(counted.long_queries + came, waiting)
         counted.short_queries = max(counted.short_queries + came, waiting)
+
+    def _queries_of(self, key: _Key) -> tuple[float, _Key]:
+        return self._counted[key].long_queries, key
 
     def rates(self, forecast_per_s: Mapping[str, float]) -> list[KindRate]:
         """Returns the kinds to expect.

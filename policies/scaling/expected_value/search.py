@@ -108,7 +108,7 @@ class Search:
 
     def load_now(self, rows: Sequence[int], queries: float) -> None:
         """Load one of these placements for queries that wait, if it gains more from them than what
-        is displaced loses.
+        is displaced loses. It comes before all other loads.
 
         Args:
             rows: of the placements, which serve the same queries.
@@ -125,6 +125,7 @@ class Search:
                 loss, worker, gone = cheapest
                 if queries * gain[row] > loss * _AWAY_LOADS * self._offer.load_s[row]:
                     self._move(row, worker, gone)
+                    self.added.insert(0, self.added.pop())
                     return
 
     def _cheapest_room(self, row: int) -> tuple[float, int, list[int]] | None:

@@ -1,7 +1,9 @@
 """Best value: binds late, and spends device time where it gains most.
 
 A query waits in the queue of its scope until a worker falls idle. The policy then looks at the
-queues, the most urgent head first, and runs the batch with the highest gain. In accuracy points,
+queues, the most urgent head first, and runs the batch with the highest gain.
+
+In accuracy points, it is
 
     gain = sum over its members of (accuracy + miss_penalty)
          - sum over its members of their value later
@@ -176,7 +178,7 @@ class BestValue(SelectionPolicy):
             rates = self._rates.per_s(now_s)
             if now_s - self._shared_out_s >= _SHARED_OUT_EVERY_S:
                 self._shared_out_s = now_s
-                self._pools.share_out(rates, now_s)
+                self._pools.share_out(rates, queues, now_s)
             pool.find_price(
                 worker,
                 queues,
@@ -322,8 +324,9 @@ class BestValue(SelectionPolicy):
     ) -> Batch:
         """Adds queries, also of lower ranks, for which there is room while all are in time.
 
-        Each must be worth more than what its time costs the higher priorities that will come, and
-        none of the batch's rank or above that waits, in any queue, may be late for it.
+        One of a lower rank must be worth more than what its time costs the higher priorities that
+        will come, and none of the batch's rank or above that waits, in any queue, may be late for
+        it.
         """
         worker, pool, now_s = asked.worker, asked.pool, asked.now_s
         own, members = rank(batch.queries[0]), {query.query_id for query in batch.queries}

@@ -70,8 +70,9 @@ class Pool:
         self.price = 0.0
         self.priced_s = -math.inf
         self._made: dict[tuple[int, str], tuple[object, Menu]] = {}
-        self._offers: dict[tuple[Kind, int], tuple[Menu, Offer]] = {}
+        self._offers: dict[tuple[Kind, float], tuple[Menu, Offer]] = {}
         self._expected: dict[Kind, float] = {}
+        self._scopes = 1  # of the expected queries
         self._to_come: dict[int, ToCome] = {}
         self._max_batch = 1
 
@@ -99,19 +100,19 @@ class Pool:
     def offer(self, kind: Kind) -> Offer | None:
         """Returns what the pool offers a kind; None if it holds nothing of the scope.
 
-        With w workers and q scopes, a query waits q / w times as long as batches run.
+        With w workers and q scopes that are asked for, a query waits q / w times as long as batches
+        run.
         """
         menu = self.menus.get((kind.scope, kind.size))
         if menu is None:
             return None
-        workers = len(self.until_s)
-        known = self._offers.get((kind, workers))
+        share = len(self.until_s) / (len(self.until_s) + self._scopes)
+        known = self._offers.get((kind, share))
         if known is None or known[0] is not menu:
             if len(self._offers) >= _KEPT:
                 self._offers.clear()
-            share = workers / (workers + len({scope for scope, _ in self.menus}))
             known = menu, offer_of(kind, menu, share, self._miss_points)
-            self._offers[kind, workers] = known
+            self._offers[kind, share] = known
         return known[1]
 
     def find_price(
@@ -139,16 +140,18 @@ class Pool:
             self.menu(worker, queue.scope, queue.queries[0].size)
         self._to_come.clear()
         self._expected = {kind: rate * self.shares.get(kind, 1.0) for kind, rate in rates.items()}
+        self._scopes = max(len({kind.scope for kind in self._expected}), 1)
         due = dict(self._expected)
         for queue in queues:
-            every = -(-len(queue.queries) // _SAMPLED)
-            for query in queue.queries[every // 2 :: every]:
+            sample = _sample(queue)
+            every = len(queue.queries) / len(sample)
+            for query in sample:
                 kind = kind_of(query)
-                if kind in due:
-                    left_s = max(query.deadline_s - now_s, least_s)
-                    due[kind] += every * self.shares.get(kind, 1.0) / left_s
+                left_s = max(query.deadline_s - now_s, least_s)
+                waiting_per_s = every * self.shares.get(kind, 1.0) / left_s
+                due[kind] = due.get(kind, 0.0) + waiting_per_s
         claims = [
-            Claim(per_s, self._expected[kind] * self.shares.get(kind, 1.0), offer)
+            Claim(per_s, self._expected.get(kind, 0.0) * self.shares.get(kind, 1.0), offer)
             for kind, per_s in due.items()
             if (offer := self.offer(kind))
         ]
@@ -217,15 +220,19 @@ class Pools:
             if menu is not None and other is not pool and min(other.until_s.values()) <= now_s:
                 yield device_class, menu
 
-    def share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
-        """Share the queries of each kind out among the pools, in proportion to their speed."""
+    def share_out(
+        self, rates: Mapping[Kind, float], queues: Sequence[QueueView], now_s: float
+    ) -> None:
+        """Share the queries of each kind, to come or waiting, out among the pools, in proportion to
+        their speed."""
         for name, (_, pool) in list(self._of_worker.items()):
             if now_s - pool.until_s[name] > _FORGOTTEN_AFTER_S:
                 del self._of_worker[name]
                 self._leave(name, pool)
         for pool in self._pools.values():
             pool.shares = {}
-        for kind in rates:
+        waiting = [kind_of(query) for queue in queues for query in _sample(queue)]
+        for kind in dict.fromkeys([*rates, *waiting]):
             speeds = {
                 pool: len(pool.until_s) / offer.least_s
                 for pool in self._pools.values()
@@ -239,3 +246,9 @@ class Pools:
         del pool.until_s[name]
         if not pool.until_s:
             self._pools = {key: each for key, each in self._pools.items() if each is not pool}
+
+
+def _sample(queue: QueueView) -> Sequence[QueryView]:
+    """Returns queries that stand for all of a queue, evenly spaced."""
+    every = -(-len(queue.queries) // _SAMPLED)
+    return queue.queries[every // 2 :: every]

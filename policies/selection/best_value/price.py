@@ -162,8 +162,11 @@ def offer_of(kind: Kind, menu: Menu, latency_share: float, miss_points: float) -
     sure_s, busy_s = menu.sure_s[rows], menu.busy_s[rows]
     item_s = busy_s / np.arange(1.0, menu.most + 1.0)
     within = np.where(sure_s <= latency_share * kind.limit_s, item_s, np.inf)
-    alone_s = sure_s[:, 0]
-    within[:, 0] = np.where(alone_s <= math.sqrt(_LIMIT_STEP) * kind.limit_s, item_s[:, 0], np.inf)
+    own = min(kind.items, menu.most) - 1
+    within[:, :own] = np.inf
+    alone_s = sure_s[:, own]
+    may_s = math.sqrt(_LIMIT_STEP) * kind.limit_s
+    within[:, own] = np.where(alone_s <= may_s, item_s[:, own], np.inf)
     query_s = within.min(axis=1, initial=np.inf) * kind.items
     fits = np.isfinite(query_s)
     points = menu.accuracy_percent[rows] + miss_points

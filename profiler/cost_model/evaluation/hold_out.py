@@ -11,6 +11,7 @@ of the rows that it has taken.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -165,6 +166,11 @@ class HoldoutCase:
     wanted: Sequence[TableRow]
     passed_over: int = 0
 
+    @property
+    def most_shots(self) -> int:
+        """The most shots that leave an item to judge: the rows without those of the smallest."""
+        return len(self.wanted) - min(Counter(row.item for row in self.wanted).values())
+
 
 def plan_cases(
     rows: Sequence[TableRow],
@@ -230,8 +236,7 @@ def evaluate(
     predictor = DevicePredictor(prior, case.training, case.wanted)
     baselines = Baselines(case.training, case.wanted, prior.roofline)
     items = encode(case.wanted, NameCodes(), prior.roofline).item
-    most = len(items) - int(np.unique(items, return_counts=True)[1].min())
-    possible = [count for count in shots if count <= most]
+    possible = [count for count in shots if count <= case.most_shots]
     scores = []
     for number, count in enumerate(possible):
         draws: dict[str, list[dict[str, float]]] = {}

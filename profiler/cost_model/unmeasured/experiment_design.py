@@ -135,6 +135,7 @@ class BayesianDesign:
     ) -> PointsToMeasure | None:
         """Returns the placement and the batch sizes to measure next; None if enough is known."""
         fitted = self._model.fit(known)
+        own = [row for row in known if row.placement in self._placements]
         points = [
             (placement, batch) for placement in _sample_evenly(left) for batch in left[placement]
         ]
@@ -142,15 +143,15 @@ class BayesianDesign:
         expected = fitted.predict(rows)
         expected_error = float(np.median(expected.error_log))
         is_enough = self._target_error is not None and expected_error <= self._target_error
-        if is_enough and len(known) >= LEAST_MEASURED:
+        if is_enough and len(own) >= LEAST_MEASURED:
             return None
         loads_s = [row.load_s for row in known]
         load_s = float(np.median(loads_s)) if loads_s else _TYPICAL_LOAD_S
         cost_s = _measuring_s(expected.median_s)
         covariance, noise_variance = fitted.covariance(rows)
         weights = None
-        if self._target_error is None and len(known) >= _LEAST_FOR_DECISIONS:
-            weights = self._decision_weights(points, expected, covariance, noise_variance, known)
+        if self._target_error is None and len(own) >= _LEAST_FOR_DECISIONS:
+            weights = self._decision_weights(points, expected, covariance, noise_variance, own)
         reduction = ErrorReduction(covariance, noise_variance, weights)
         first = int(np.argmax(reduction.by_point() / (cost_s + load_s)))
         placement = points[first][0]
@@ -175,7 +176,7 @@ class BayesianDesign:
         expected: ExpectedLatency,
         covariance: FloatArray,
         noise_variance: float,
-        known: Sequence[Measurement],
+        own: Sequence[Measurement],
     ) -> FloatArray:
         """Returns the loss of decisions by standard deviation of each unmeasured point's error.
 
@@ -190,9 +191,8 @@ class BayesianDesign:
         for row, (placement, batch) in enumerate(points):
             groups.setdefault(self._group(placement, batch), []).append(row)
         measured: dict[tuple[str, str, int], list[Measurement]] = {}
-        for one in known:
-            if one.placement in self._placements:
-                measured.setdefault(self._group(one.placement, one.batch), []).append(one)
+        for one in own:
+            measured.setdefault(self._group(one.placement, one.batch), []).append(one)
         losses = np.zeros(len(points))
         for group, rows in groups.items():
             others = measured.get(group, [])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 
 ZIP_ERRORS: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """Errors of reading a zip archive: it is absent, cut off, damaged, encrypted, or packed in
@@ -22,6 +22,15 @@ def user_cache() -> Path:
     """Where the user's caches of this package lie; each has a folder of its own there."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "modelless"
+
+
+def expanded(field: str, path: Path) -> Path:
+    """The path with its ``~`` or ``~NAME`` replaced; InvalidInputError if there is no such user."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        allowed = "a path; after ~ nothing, or the name of a user of this machine"
+        raise InvalidInputError.of(field, str(path), allowed) from None
 
 
 def make_private_folder(folder: Path) -> None:

@@ -90,3 +90,19 @@ def test_limits_that_change_leave_what_was_used() -> None:
     books.close("shop")  # it began while the tenant had no limits
     books.admit("shop", 0.0, 0.0)
     assert books.take_use()["shop"].open_queries == 1
+
+
+def test_costs_that_were_not_reported_are_reported_again_and_count_once() -> None:
+    shop = books(max_cost_usd_per_day=1.0)
+    shop.admit("shop", 0.0, NOON)
+    shop.close("shop", 0.4)
+    for _ in range(3):
+        used = shop.take_use()
+        assert used["shop"].cost_usd == pytest.approx(0.4)
+        shop.put_back({**used, "gone": TenantUse(cost_usd=9.0)})
+    shop.close("shop", 0.5)
+    shop.admit("shop", 0.0, NOON)  # 0.9 so far
+    shop.close("shop", 0.2)
+    assert shop.take_use()["shop"].cost_usd == pytest.approx(1.1)
+    with pytest.raises(OverloadedError, match="has spent 1 USD"):
+        shop.admit("shop", 0.0, NOON)

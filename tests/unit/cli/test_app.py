@@ -14,8 +14,10 @@ import pytest
 import typer
 
 import modelless
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.app import app
 from modelless.controller.cli.failures import globals_first
+from modelless.controller.usecases.home import home_folder
 from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
@@ -104,6 +106,18 @@ def test_the_home_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> No
     assert ran.code == 3
     assert "pixels" in ran.err
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("words", [("--home", "~no-such-user/x"), ()])
+def test_a_home_of_nobody_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("MODELLESS_HOME", "~no-such-user/x")
+    ran = run("zoo", "list", *words)
+    assert ran.code == 2
+    assert "--home: got '~no-such-user/x'; allowed: a path" in ran.err
+    with pytest.raises(InvalidInputError, match="home: got '~no-such-user/x'"):
+        home_folder(None)
 
 
 def test_another_store_may_be_named(run: Run, tmp_path: Path, home: Path) -> None:

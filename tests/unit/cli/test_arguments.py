@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import batches_of, names_of, policy_of, seconds_of
+from modelless.controller.cli.arguments import (
+    batches_of,
+    moment_of,
+    names_of,
+    policy_of,
+    seconds_of,
+)
 from modelless.controller.cli.screen import duration
 
 
@@ -22,6 +29,9 @@ from modelless.controller.cli.screen import duration
         ("1m30s", 90.0),
         ("1h", 3600.0),
         ("500ms", 0.5),
+        ("1d", 86400.0),
+        ("1d12h", 129600.0),
+        ("7d", 604800.0),
         (" 5S ", 5.0),
     ],
 )
@@ -33,8 +43,18 @@ def test_times(text: str, seconds: float) -> None:
     "text", ["", "0", "-5", "5x", "s", "nan", "inf", "1e3", "1 2", "8d", "999h"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"budget: got .*1m30s"):
+    with pytest.raises(InvalidInputError, match=r"budget: got .*1m30s.* 1d, up to 7 days"):
         seconds_of("budget", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-02T12:00", "0001-01-01T00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31T00:00Z",
+     "9999-12-31T23:59:59Z"],
+)  # fmt: skip
+def test_a_date_is_of_years_that_can_be_counted_with(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"until: got .*the years 1970 to 9998"):
+        moment_of("until", text, datetime.now(UTC))
 
 
 def test_batches_are_sorted_and_each_stands_once() -> None:

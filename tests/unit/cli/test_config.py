@@ -89,6 +89,13 @@ def test_a_change_is_a_revision_that_can_be_told_apart_and_taken_back(started: R
         (["http.port=9000"], "modelless down"),
         (["colour=red"], "It is no setting"),
         (["policies.explore"], "KEY=VALUE"),
+        (["policies.explore=2024-13-45"], "policies.explore=2024-13-45: not YAML: month must"),
+        (["policies.explore={a"], "not YAML"),
+        (["policies.selection={policy: infaas, policy: fixed}"], "is there already"),
+        (["policies.explore=0.01", "policies.explore=0.02"], "policies.explore once"),
+        (["tenants.shop.max_queries_per_s=.inf"], "allowed: a finite number"),
+        (["tenants.shop.max_cost_usd_per_day=.nan"], "max_cost_usd_per_day: got nan"),
+        (["feedback.retry_s=.inf"], "upgrade --config"),
         (["--unset", "policies.explore"], "none is changed"),
         ([], "KEY=VALUE"),
     ],
@@ -134,6 +141,24 @@ def test_each_setting_has_a_way_to_be_changed() -> None:
     }
     assert ways["http.max_body_bytes"] == "upgrade"
     assert ways["ingress"] == ways["http.port"] == "up"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"feedback": {"retry_s": float("inf")}},
+        {"limits": {"default_latency_ms": float("inf")}},
+        {"pools": [{"device_class": "cpu-1", "resources": {"a": float("inf")}}]},
+        {"tenants": {"shop": {"max_queries_per_s": float("inf")}}},
+    ],
+)
+def test_numbers_of_settings_are_finite(document: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="got inf; allowed: a finite number"):
+        parse_settings(document)
+
+
+def test_values_are_read_as_yaml() -> None:
+    assert read_values([" a =\n  x: 1\n  y: 2"]) == {"a": {"x": 1, "y": 2}}
     assert read_values(["a=1", "b=[x]", "c={policy: d}"]) == {
         "a": 1, "b": ["x"], "c": {"policy": "d"}
     }  # fmt: skip

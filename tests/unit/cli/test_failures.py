@@ -103,12 +103,16 @@ def test_who_closes_our_output_early_hears_nothing(capfd: pytest.CaptureFixture[
     assert capfd.readouterr() == ("", "")
 
 
+GROUPS = ("zoo", "costmodel", "key", "store", "config")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["profil"], "No such command 'profil'. Did you mean 'profile'"),
         (["zoo", "addd"], "modelless zoo --help"),
         (["select"], "Missing option '--task'"),
+        *(([group], f"Missing command. See: modelless {group} --help") for group in GROUPS),
         (["profile", "--batchs", "1"], "See: modelless profile --help"),
         (["select", "--task", "x", "--latency-ms", "soon"], "--latency-ms"),
         (["up", "--port", "http"], "--port"),

@@ -69,6 +69,7 @@ def test_history_is_narrowed_by_time_kind_and_task(run: Run, home: Path) -> None
         (["--since", "soon"], "since"),
         (["--at", "noonish"], "at: got 'noonish'"),
         (["--at", "12:00", "--follow"], "not both"),
+        (["--at", "0001-01-01T00:00"], "at: got '0001-01-01T00:00'"),
         (["--kind", "load", "--kind", "unloded"], "Did you mean unloaded or"),
         (["--kind", "eviction"], "--kind: got 'eviction'; allowed: load, loaded, "),
     ],
@@ -93,11 +94,23 @@ def test_every_kind_that_is_noted_can_be_asked_for() -> None:
     from modelless.controller.usecases.registry import registering, zoo
     from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
-    from modelless.variants.registry import outcomes, promotion
+    from modelless.variants.registry import outcomes, promotion, registry, removal
 
     noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo.KIND}
-    noted.add(settings_revisions.KIND)
+    noted |= {settings_revisions.KIND, registry.REMOVED, removal.RETIRED, removal.REINSTATED}
     assert noted | {registering.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
+
+
+def test_what_was_retired_and_removed_is_found_by_its_kind(run: Run, home: Path) -> None:
+    add_variants(home)
+    name = run("variants", "--json").document["variants"][0]["variant"].partition("@")[0]
+    assert run("retire", name).code == 0
+    assert run("retire", name, "--undo").code == 0
+    assert run("remove", name).code == 0
+    for kind in ("retired", "reinstated", "removed"):
+        (entry,) = run("history", "--since", "1d", "--kind", kind, "--json").document["entries"]
+        assert entry["kind"] == kind
+        assert kind in run("history", "--kind", kind).out
 
 
 def test_a_time_of_day_is_the_last_one() -> None:
@@ -167,6 +180,12 @@ def test_receipts_are_listed_and_exported(run: Run, home: Path, tmp_path: Path) 
     assert rows[0]["tenant"] == "shop"
     assert rows[1]["candidates"][0]["misses"] == ["too-slow"]
     assert "0 receipts" in run("receipts", "--tenant", "no", "--output", tmp_path / "b.parquet").out
+
+
+def test_receipts_of_before_all_counting_are_refused(run: Run) -> None:
+    done = run("receipts", "--until", "0001-01-02T12:00", "--since", "48h")
+    assert done.code == InvalidInputError.exit_code
+    assert "until: got '0001-01-02T12:00'" in done.err
 
 
 def test_replay_says_identical_or_shows_the_difference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -82,6 +83,31 @@ def test_what_is_there_is_replaced_only_when_asked(run: Run, registered: Path) -
     assert len(variants(registered)) == 3
 
 
+def test_a_home_without_a_store_has_no_backup(
+    run: Run, registered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = run("store", "backup", "it.zip", "--home", tmp_path / "nothere")
+    assert refused.code == 2
+    assert "home: got" in refused.err
+    assert "a home with a store" in refused.err
+    assert not (tmp_path / "nothere").exists()
+    assert not (tmp_path / "it.zip").exists()
+    monkeypatch.setenv("MODELLESS_STORE_URL", f"sqlite:///{registered}/store.db")
+    (tmp_path / "other").mkdir()
+    shutil.copytree(registered / "artifacts", tmp_path / "other" / "artifacts")
+    made = run("store", "backup", "it.zip", "--home", tmp_path / "other", "--json")
+    assert made.code == 0, made.err
+    assert made.document["rows"]["variants"] == 3
+
+
+def test_a_store_that_is_not_there_does_not_move(run: Run, tmp_path: Path) -> None:
+    refused = run("store", "migrate", f"sqlite:///{tmp_path}/none.db", "sqlite:///new.db")
+    assert refused.code == 2
+    assert "SOURCE: got" in refused.err
+    assert "a store that is there" in refused.err
+    assert not list(tmp_path.glob("*.db"))
+
+
 def test_a_store_moves(run: Run, registered: Path, tmp_path: Path) -> None:
     source, target = f"sqlite:///{registered}/store.db", f"sqlite:///{tmp_path}/new.db"
     moved = run("store", "migrate", source, target)
@@ -89,6 +115,10 @@ def test_a_store_moves(run: Run, registered: Path, tmp_path: Path) -> None:
     assert "compared" in moved.err
     shown = [run("--store", url, "variants", "--json").out for url in (source, target)]
     assert shown[0] == shown[1]
+    again = run("store", "migrate", source, target)
+    assert again.code == 2
+    assert "has some; name another" in again.err
+    assert "--replace" not in again.err
 
 
 @pytest.mark.parametrize(

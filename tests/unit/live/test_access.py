@@ -6,15 +6,23 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tritonclient.grpc import service_pb2
 
 from modelless.common.errors import StoreError
+from modelless.controller.api.grpc_calls import INFER as CALL
+from modelless.controller.api.grpc_calls import STREAM
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.tenant_limits import TenantUse
 from modelless.controller.config import Settings, parse_settings
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.totals import TenantTotals
+from modelless.controller.live.front import gateway
+from modelless.controller.live.front.access import Access
+from modelless.controller.live.front.gateway import Gateway
 from modelless.controller.live.haproxy.configuration import OF_PORT, OF_SOCKET, OPERATORS_HEADER
 from modelless.controller.live.key_file import KeyFollower, change_keys, read_keys
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
@@ -98,6 +106,54 @@ def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
         assert (await front.send("POST", path, headers=OPERATOR)).status == 401
         unknown = await front.send("POST", "/v2/repository/models/x/load", b"", bearer("admin"))
         assert (unknown.status, len(front.pins)) == (404, 4)
+
+    run(test)
+
+
+async def answer_with_trailer(front: Front, path: str, *parts: bytes, **headers: str) -> bytes:
+    """What comes back for a body in chunks, behind which a trailer says that HAProxy let it in."""
+    sent = {"host": "h", "transfer-encoding": "chunked", "te": "trailers", **headers}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {each}" for name, each in sent.items())]
+    data = "\r\n".join([*lines, "", ""]).encode()
+    data += b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    data += f"0\r\n{OPERATORS_HEADER}: {OF_SOCKET}\r\n\r\n".encode()
+    reader, writer = await asyncio.open_unix_connection(str(front.path))
+    try:
+        writer.write(data)
+        if path.startswith("/inference"):
+            return await reader.readuntil(b"grpc-status: ") + await reader.readline()
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+def infer_message(priority: int = 0) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=TASK.name)
+    request.inputs.add(name="image", datatype="UINT8", shape=[1, 2, 2, 3])
+    request.raw_input_contents.append(bytes(12))
+    request.parameters["priority"].int64_param = priority
+    message: bytes = request.SerializeToString()
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def test_a_trailer_is_no_header(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for path, body in ((INFER, query()), (f"/v2/repository/models/{TASK.name}/load", b"")):
+            parts = (body,) if body else ()
+            assert (await answer_with_trailer(front, path, *parts)).split()[1] == b"401"
+        of_call = {"content-type": "application/grpc"}
+        for call in (CALL.decode(), STREAM.decode()):
+            told = await answer_with_trailer(front, call, infer_message(), **of_call)
+            assert told.endswith(b"grpc-status: 16\r\n")  # unauthenticated
+        assert not front.ran
+        assert not front.pins
+        # Of many messages in a stream, some are read when the trailer has come.
+        headers = {**of_call, **bearer("other")}
+        told = await answer_with_trailer(
+            front, STREAM.decode(), *[infer_message(3)] * 40, **headers
+        )
+        assert told.count(b"priority: got 3") == 40
+        assert not front.ran
 
     run(test)
 
@@ -318,6 +374,54 @@ def test_keys_are_followed_and_never_lost(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
         read_keys(tmp_path)
+
+
+def test_keys_that_cannot_be_looked_at_stay_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, _ = KEYS["shop"]
+    change_keys(tmp_path, lambda ring: ([key], None))
+    follower = KeyFollower(tmp_path)
+    looks: list[BaseException] = [PermissionError("not now"), OSError("stale file handle")]
+
+    def look(_: KeyFollower) -> None:
+        raise looks.pop()
+
+    async def sleep(_: float) -> None:
+        if not looks:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(KeyFollower, "_look", look)
+    pauses = SimpleNamespace(sleep=sleep, to_thread=asyncio.to_thread)
+    monkeypatch.setattr(gateway, "asyncio", pauses)
+    mine = Gateway.__new__(Gateway)
+    mine._keys = follower
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(mine._follow_keys_forever())
+    assert follower.ring.keys == (key,)
+
+
+def test_what_a_report_that_is_lost_says_of_costs_is_said_again() -> None:
+    mine = Gateway.__new__(Gateway)
+    mine._access = Access(parse_settings({"tenants": {"shop": {"max_cost_usd_per_day": 1.0}}}))
+    books = mine._access.books
+    mine._desk = SimpleNamespace(for_others=list)  # type: ignore[assignment]
+    reports: list[MemberReport] = []
+
+    async def exchange(report: MemberReport, feedback: object) -> str:
+        reports.append(report)
+        if len(reports) == 1:
+            raise ConnectionError("the control loop is away")
+        return "orders"
+
+    mine._control = SimpleNamespace(exchange=exchange)  # type: ignore[assignment]
+    mine._report = lambda: MemberReport("g", True, None, tenants=books.take_use())  # type: ignore[method-assign]
+    books.close("shop", 0.25)
+    with pytest.raises(ConnectionError):
+        asyncio.run(mine._exchange())
+    books.close("shop", 0.5)
+    assert asyncio.run(mine._exchange()) == "orders"  # type: ignore[comparison-overlap]
+    assert [report.tenants["shop"][2] for report in reports] == [0.25, 0.75]
 
 
 def test_what_tenants_spend_is_summed_and_kept_for_the_day(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front import asgi, bodies
+from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import BodyBudget
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v2/models/t/infer", "headers": []}
@@ -32,6 +33,7 @@ class Frontend:
         self, method: str, path: bytes, headers: Any, body: Any, arrival_s: float, respond: Any
     ) -> int:
         self.asked.append((bytes(body), respond))
+        self.headers = list(headers)
         return len(self.asked)
 
     def on_abandoned(self, query_id: int) -> None:
@@ -46,18 +48,20 @@ def here() -> Iterator[SimpleNamespace]:
     asgi._here.clear()
 
 
-async def post(*parts: bytes) -> list[dict[str, Any]]:
+async def post(*parts: bytes, headers: Any = ()) -> list[dict[str, Any]]:
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     messages[-1]["more_body"] = False
     sent: list[dict[str, Any]] = []
+    scope: dict[str, Any] = {**SCOPE, "headers": [*headers]}
 
     async def receive() -> dict[str, Any]:
+        scope["headers"].append((OPERATORS, b"socket"))  # a server may take a trailer for a header
         return messages.pop(0)
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await asgi.asgi_app(SCOPE, receive, send)
+    await asgi.asgi_app(scope, receive, send)
     return sent
 
 
@@ -76,6 +80,19 @@ def test_a_body_counts_until_it_is_answered(here: SimpleNamespace) -> None:
         assert (head["status"], answer["body"]) == (200, b"answer")
         assert here.budget.used_bytes == 0
         assert here.frontend.replies == {200: 1, 429: 1}
+
+    asyncio.run(serve())
+
+
+def test_nobody_is_an_operator_here(here: SimpleNamespace) -> None:
+    async def serve() -> None:
+        given = [(b"host", b"h"), (OPERATORS, b"socket")]
+        asked = asyncio.ensure_future(post(b"1", b"2", headers=given))
+        while not here.frontend.asked:
+            await asyncio.sleep(0)
+        here.frontend.asked[0][1](Reply(200, b"", []))
+        await asked
+        assert [name for name, _ in here.frontend.headers] == [b"host", b"x-request-id"]
 
     asyncio.run(serve())
 

@@ -6,7 +6,10 @@ import asyncio
 import json
 import stat
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.config import BatchSettings, Settings
+from modelless.controller.live.control import batch_jobs
 from modelless.controller.live.control.batch_jobs import BatchJobs
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 
@@ -112,6 +116,37 @@ def test_few_run_at_a_time_one_to_an_output_and_they_can_be_cancelled(
         jobs.begin(asked(output="third"), "", "")
     assert jobs.cancel(first["id"], "")["state"] == "cancelled"
     jobs.begin(asked(output="third"), "", "")
+
+
+@pytest.mark.parametrize("outputs", [("a", "b", "c", "d"), ("a", "a", "a", "a")])
+def test_what_begins_at_the_same_time_is_counted(
+    jobs: BatchJobs, folder: Path, monkeypatch: pytest.MonkeyPatch, outputs: tuple[str, ...]
+) -> None:
+    (folder / "in").write_text("wait")
+    all_there = threading.Barrier(len(outputs))
+    began: list[Path] = []
+
+    def make_folder(path: Path) -> None:
+        with suppress(threading.BrokenBarrierError):  # they come one after the other
+            all_there.wait(0.2)
+        began.append(path)
+        path.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(batch_jobs, "make_private_folder", make_folder)
+
+    def begin(output: str) -> str:
+        try:
+            return str(jobs.begin(asked(output=output), "", "")["state"])
+        except OverloadedError:
+            return "refused"
+
+    with ThreadPoolExecutor(len(outputs)) as threads:
+        told = sorted(threads.map(begin, outputs))
+    if len(set(outputs)) == 1:
+        assert told == ["running"] * 4
+    else:
+        assert told == ["refused", "refused", "running", "running"]
+    assert len(began) == len(jobs._jobs) == min(2, len(set(outputs)))
 
 
 @pytest.mark.parametrize("name", ["../in", "/etc/passwd", "shop/../../x", ".", "link/x", "a\0b"])

@@ -155,6 +155,20 @@ def test_pins_are_loaded_kept_in_the_home_and_noted(home: Path) -> None:
     assert asyncio.run(again()) == []
 
 
+def test_of_two_pins_at_a_time_none_is_lost(home: Path) -> None:
+    async def pin() -> list[str]:
+        loop = ControlLoop(home, settings(), None, times=ControlTimes(early_tick_s=0.0))
+        await loop.exchange(IDLE)
+        await asyncio.gather(loop.pin(LARGE, True, "key 1"), loop.pin("pixels", True, "key 2"))
+        await asyncio.gather(
+            loop.pin(LARGE, False, "key 1"), loop.pin("pixels/mean", True, "key 2")
+        )
+        return list(loop.status()["pins"])
+
+    assert asyncio.run(pin()) == ["pixels", "pixels/mean"]
+    assert json.loads((home / "pins.json").read_text()) == ["pixels", "pixels/mean"]
+
+
 def test_a_store_has_one_control_plane_at_a_time(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

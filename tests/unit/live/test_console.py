@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from modelless.controller.api.keys import KeyRing, make_key
+from modelless.controller.api.request_limits import MOST_PICTURE_BYTES
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
@@ -296,6 +297,17 @@ def test_a_stream_brings_what_changes_and_a_sign_of_life_otherwise(run: Run) -> 
     run(test)
 
 
+def test_nothing_is_left_of_a_turn(run: Run) -> None:
+    async def test(front: Front) -> None:
+        async with streaming(front) as (one, _), streaming(front, "variants") as (other, _):
+            for _ in range(3):
+                await turn(front, one, other)
+            await until(lambda: not front.frontend.is_busy_aside)
+            assert not front.is_reading
+
+    run(test)
+
+
 def test_a_stream_ends_when_it_is_old_and_the_connection_serves_on(run: Run) -> None:
     async def test(front: Front) -> None:
         async with streaming(front) as (reader, _):
@@ -540,5 +552,9 @@ def test_a_picture_to_try_needs_the_token_and_is_bounded(run: Run) -> None:
         nothing = await front.send("POST", path + token, b"hello", headers)  # no cluster is up
         assert nothing.status == 400
         assert "nothing is up" in nothing.document
+        large = bytes(1 << 20)
+        assert (await front.send("POST", path + "x" * 43, large, headers)).status == 403
+        size = {**headers, "content-length": str(MOST_PICTURE_BYTES + 1)}
+        assert (await front.send("POST", path + token, b"", size)).status == 413
 
     run(test)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.api.request_limits import GRPC_SERVICE, Limits
+from modelless.controller.api.request_limits import GRPC_SERVICE, MOST_PICTURE_BYTES, Limits
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_reply import Headers, render_infer
 from modelless.controller.config import Settings
@@ -415,6 +415,20 @@ def test_limits_have_sensible_sizes() -> None:
         limits.check_body_bytes(limits.max_feedback_bytes, GRPC_SERVICE + method)
         with pytest.raises(PayloadTooLargeError):
             limits.check_body_bytes(limits.max_feedback_bytes + 1, GRPC_SERVICE + method)
+
+
+def test_a_picture_to_try_has_a_limit_of_its_own() -> None:
+    limits = Limits()
+    limits.check_body_bytes(MOST_PICTURE_BYTES, b"/console/try?task=a")
+    for size, path in (
+        (MOST_PICTURE_BYTES + 1, b"/console/try?task=a"),
+        (limits.max_feedback_bytes + 1, b"/console/tryout"),
+        (limits.max_feedback_bytes + 1, b"/console/policies"),
+    ):
+        with pytest.raises(PayloadTooLargeError):
+            limits.check_body_bytes(size, path)
+    with pytest.raises(PayloadTooLargeError):
+        Limits(max_body_bytes=1000).check_body_bytes(1001, b"/console/try")
 
 
 def test_who_is_refused_while_sending_reads_why(knowledge: Knowledge, tmp_path: Path) -> None:

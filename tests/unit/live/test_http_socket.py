@@ -151,6 +151,20 @@ def test_a_chunked_body_is_put_together(piece):
     assert [asked[3] for asked in frontend.asked] == [b"".join(chunks), b"next"]
 
 
+@pytest.mark.parametrize("piece", [1, 9, 1 << 20])
+@pytest.mark.parametrize("trailers", [b"x: 1\r\n", b"x:\r\n", b"host: x\r\nx: 1\r\n"])
+def test_trailers_are_left_out_here_and_of_the_next_request(piece, trailers):
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+    frontend = Echo()
+    connection, _ = connect(frontend)
+    feed(connection, data + trailers + b"\r\n" + post(b"next"), piece)
+    assert [asked[3] for asked in frontend.asked] == [b"a", b"next"]
+    first, second = (asked[2] for asked in frontend.asked)
+    assert {*first} == {b"host", b"transfer-encoding", b"x-request-id"}
+    assert {*second} == {b"host", b"content-length", b"x-request-id"}
+    assert first[b"host"] == second[b"host"] == b"h"
+
+
 def test_a_body_already_handed_over_is_not_written_to_by_the_next():
     frontend = Echo(at_once=False)
     bodies = []

@@ -12,6 +12,7 @@ import pytest
 
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.v2_reply import Reply
+from modelless.controller.config import Settings, parse_settings
 from modelless.controller.live.front import idempotency
 from modelless.controller.live.front.idempotency import KeptAnswers
 from modelless.controller.live.knowledge import Knowledge
@@ -22,9 +23,14 @@ KEY = {"idempotency-key": "k1"}
 QUERY = (b"/p", 3)
 
 
-def run(test: Callable[[Front], Awaitable[None]], knowledge: Knowledge, folder: Path) -> None:
+def run(
+    test: Callable[[Front], Awaitable[None]],
+    knowledge: Knowledge,
+    folder: Path,
+    settings: Settings | None = None,
+) -> None:
     async def go() -> None:
-        async with serving(knowledge, folder) as front:
+        async with serving(knowledge, folder, settings=settings) as front:
             await test(front)
 
     asyncio.run(go())
@@ -99,6 +105,54 @@ def test_one_that_waits_is_cancelled_and_its_key_is_free(
         assert len(front.ran) == 2
 
     run(test, knowledge, tmp_path)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_one_that_others_wait_for_goes_on_and_keeps_its_key(
+    knowledge: Knowledge, tmp_path: Path, is_compressed: bool
+) -> None:
+    body = gzip.compress(query()) if is_compressed else query()
+    headers = {"content-encoding": "gzip"} if is_compressed else {}
+
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        busy = asyncio.create_task(front.send("POST", INFER, query((2, 2, 2, 3))))
+        await until(lambda: front.ran)
+        writer = await leave(front, body, **headers)
+        await until(lambda: len(front.frontend._open) == 2)
+        equal = asyncio.create_task(front.send("POST", INFER, query()))
+        await until(lambda: len(front.frontend._open) == 3)
+        used_bytes = front.frontend.budget.used_bytes
+        writer.close()
+        await until(lambda: front.frontend.budget.used_bytes < used_bytes)
+        front.answers_at_once = True
+        front.finish(front.ran[0])
+        assert (await busy).status == 200
+        answer = await asyncio.wait_for(equal, 20.0)
+        assert answer.document["parameters"]["cached"]
+        again = await front.send("POST", INFER, body, {**KEY, **headers})
+        assert again.headers["idempotent-replayed"] == "true"
+        assert len(front.ran) == 2
+        assert (front.has_open, front.is_reading, front.frontend.budget.used_bytes) == (
+            False, False, 0
+        )  # fmt: skip
+
+    run(test, knowledge, tmp_path, parse_settings({"cache": {"scopes": ["pixels"]}}))
+
+
+def test_an_answer_to_what_was_cancelled_is_nobodys() -> None:
+    kept, told = KeptAnswers(lambda: 0.0), list[Reply]()
+    responds: list[Callable[[Reply], None]] = []
+
+    def go(respond: Callable[[Reply], None]) -> int:
+        responds.append(respond)
+        return 7
+
+    assert kept.once(b"a", "", QUERY, told.append, go) == 7
+    assert kept.may_cancel(7, is_running=False)
+    responds[0](Reply(200, b"", []))
+    assert not told
+    assert not kept._kept
 
 
 def test_a_refusal_is_not_kept_and_a_key_is_of_one_query_and_tenant(

@@ -133,6 +133,16 @@ def test_the_queue_behind_makes_it_quick() -> None:
     assert (run.variant_id, len(run.queries)) == (QUICK, 8)
 
 
+def test_what_waits_makes_it_quick_long_after_the_last_arrival() -> None:
+    """800 queries have 5 s left, for which the slow one would need 22."""
+    policy, waiting = BestValue(), many(800, 25.0)
+    for query in waiting:
+        arrive(policy, query)
+    run = ask(policy, *waiting, now_s=NOW_S + 20.0)
+    assert isinstance(run, Run)
+    assert run.variant_id != SLOW
+
+
 def test_demand_that_is_still_to_come_makes_it_quick() -> None:
     """At 150 a second the quickest can serve all, at 2.8 ms each; the slow one takes 28 ms."""
     chosen = []
@@ -565,22 +575,22 @@ def test_the_dispersion_is_that_of_the_gaps_and_1_for_poisson_arrivals() -> None
 
 
 def test_an_offer_has_the_variants_and_batches_that_are_in_time() -> None:
-    """Half of 100 ms is enough for 3 on the middle one and for all on the quickest."""
+    """Half of 100 ms is enough for 3 items on the middle one and for all on the quickest."""
     kind = Kind("t", 0.0, 0.1, 2, 0)
     found = offer_of(kind, ladder(), 0.5, 100.0)
     # One alone may take it all.
-    quick_s, mid_s, slow_s = 2 * 0.0225 / 8, 2 * 0.040 / 3, 2 * 0.050
+    quick_s, mid_s, slow_s = 2 * 0.0225 / 8, 2 * 0.040 / 3, 0.075
     steps_s = [quick_s, mid_s - quick_s, slow_s - mid_s]
     assert found.step_s == pytest.approx(steps_s)
     assert found.points_per_s * found.step_s == pytest.approx([160.0, 12.0, 8.0])
     assert found.points == 180.0
     assert found.least_s == pytest.approx(quick_s)
-    assert found.patience_s == pytest.approx(0.1 - ladder().sure_s[2, 0])
+    assert found.patience_s == pytest.approx(0.1 - ladder().sure_s[2, 1])
     only = offer_of(kind._replace(min_accuracy_percent=75.0), ladder(), 0.5, 100.0)
-    assert only.step_s == pytest.approx([0.1])
+    assert only.step_s == pytest.approx([0.075])
     # Alone, a query may take all of its limit, and what rounding may have taken of that.
-    assert offer_of(kind._replace(limit_s=0.005), ladder(), 0.5, 100.0).points == 160.0
-    too_tight = offer_of(kind._replace(limit_s=0.004), ladder(), 0.5, 100.0)
+    assert offer_of(kind._replace(limit_s=0.0075), ladder(), 0.5, 100.0).points == 160.0
+    too_tight = offer_of(kind._replace(limit_s=0.0065), ladder(), 0.5, 100.0)
     assert (len(too_tight.step_s), too_tight.patience_s) == (0, -math.inf)
 
 
@@ -628,10 +638,26 @@ def test_kinds_are_shared_out_by_speed() -> None:
     for pool, at in zip(found[1:], asked[1:], strict=True):
         for scope in ("t", "u"):
             pool.menu(at, scope, 0)
-    kinds = [Kind(scope, 0.0, 1.0, 1, 0) for scope in ("t", "u", "x")]
-    pools.share_out(dict.fromkeys(kinds, 1.0), NOW_S)
-    assert list(found[0].shares.values()) == pytest.approx([0.8, 0.0])
-    assert list(found[2].shares.values()) == pytest.approx([0.2, 1.0])
+    kinds = [kind_of(due(1, 1.0)._replace(scope=scope)) for scope in ("t", "u", "x")]
+    pools.share_out(dict.fromkeys(kinds[1:], 1.0), [QueueView("t", None, 1, [due(1, 1.0)])], NOW_S)
+    assert [found[0].shares.get(kind, 0.0) for kind in kinds] == pytest.approx([0.8, 0.0, 0.0])
+    assert [found[2].shares.get(kind, 0.0) for kind in kinds] == pytest.approx([0.2, 1.0, 0.0])
+
+
+def test_a_scope_that_nobody_asks_for_any_more_leaves_the_others_their_time() -> None:
+    """With one worker and three scopes a batch may take a quarter of the limit, with one a half."""
+    pools, kind = Pools(100.0), Kind("t", 0.0, 0.1, 1, 0)
+    pool = pools.on_idle(worker(), NOW_S)
+    found = []
+    for scopes in (("t",), ("t", "t/m/mid", "t/m/slow"), ("t",)):
+        for scope in scopes:
+            pool.menu(worker(), scope, 0)
+        rates = {kind._replace(scope=scope): 1.0 for scope in scopes}
+        pool.find_price(worker(), [], rates, 1.0, NOW_S, 0.02, 1.0)
+        offered = pool.offer(kind)
+        assert offered is not None
+        found.append(offered.step_s.tolist())
+    assert found[0] == found[2] != found[1]
 
 
 def test_a_pool_knows_who_is_idle_next() -> None:
@@ -653,9 +679,9 @@ def test_workers_that_are_gone_are_forgotten() -> None:
     pool.until_s["w1"] = NOW_S + 15.0
     other = pools.on_idle(worker("g0", device_class="gpu-1"), NOW_S)
     pools.on_idle(worker("w2"), NOW_S + 9.0)
-    pools.share_out({}, NOW_S + 9.9)
+    pools.share_out({}, [], NOW_S + 9.9)
     assert (len(pool.until_s), pools.all) == (3, [pool, other])
-    pools.share_out({}, NOW_S + 10.1)  # w1 has not finished yet
+    pools.share_out({}, [], NOW_S + 10.1)  # w1 has not finished yet
     assert (sorted(pool.until_s), pools.all) == (["w1", "w2"], [pool])
     assert pool.next_idle_s("w2", NOW_S + 10.1) == pytest.approx(4.9)
 

@@ -186,6 +186,21 @@ def test_a_quick_load_comes_for_queries_that_nothing_could_serve(
     assert counts(policy.targets(view, {})) == ({"b/m": 1} if comes else {"a/m": 1})
 
 
+def test_it_comes_first_though_a_better_one_is_planned_that_takes_longer() -> None:
+    held = [variant("a", 40.0), variant("a", 40.0, model="n", accuracy=70.0)]
+    quick = variant("b", 40.0, model="quick", accuracy=60.0, load_s=0.2)
+    better = variant("b", 40.0, model="better", load_s=5.0)
+    here, policy = worker(0, held), ExpectedValue()
+    asked = Demand("b", 4.0, 0.0, 5.0)
+    for second in range(30):
+        view = make_cluster_view(
+            CLASSES, [here], [*held, quick, better], [asked], now_s=float(second),
+            unmet_per_s={"b": 5.0},
+        )  # fmt: skip
+        targets = policy.targets(view, {})
+        assert next(iter(targets.instances)).variant_id == quick.variant_id, second
+
+
 def test_a_few_queries_displace_nothing() -> None:
     held, other = variant("a", 60.0), variant("b", 60.0)
     rates = {"a": 0.5, "b": 1.0}
@@ -382,6 +397,14 @@ class TestRates:
         before = rates.rates({})
         self.observe(rates, 1, [4.0])
         assert rates.rates({}) == before
+
+    def test_a_new_kind_takes_the_place_of_the_rarest(self) -> None:
+        rates = KindRates(300.0)
+        rare = [Demand(f"t{n}", 1.0, 0.0, 0.05) for n in range(256)]
+        for second in range(60):
+            new = [Demand("big", 1.0, 0.0, 100.0)] if second > 30 else []
+            rates.observe(ClusterView(float(second), {}, (), (), {}, {}, demands=tuple(rare + new)))
+        assert "big" in {kind.scope for kind in rates.rates({})}
 
     def test_kinds_are_bounded_in_number(self) -> None:
         rates = KindRates(300.0)

@@ -137,6 +137,15 @@ def test_up_at_once_and_down_only_after_a_while() -> None:
     assert counts[-1] == 1
 
 
+def test_many_views_a_second_do_not_shorten_the_while() -> None:
+    policy = scaled(down_after_s=100.0, zero_after_s=1000.0)
+    assert wanted(policy, view(0.0, 60.0, "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
+    for tick in range(1, 1200):
+        seen = view(0.05 * tick, 5.0, "cpu-1", "cpu-1", pool=NUMBER)
+        count = policy.targets(seen, {}).workers["cpu-1"]
+    assert count == 2
+
+
 def test_without_queries_for_long_enough_nothing_is_kept() -> None:
     pool = replace(NUMBER, min_workers=0)
     policy = scaled(down_after_s=2.0, zero_after_s=5.0)
@@ -189,6 +198,11 @@ def test_busy_workers_that_miss_deadlines_are_given_help_whatever_profiles_say()
         seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0)
         count = policy.targets(seen, {}).workers["cpu-1"]
     assert count >= 2
+    hasty = scaled()
+    for tick in range(8):  # as many views, in 0.4 s
+        seen = view(0.05 * tick, 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0)
+        count = hasty.targets(seen, {}).workers["cpu-1"]
+    assert count == 1
     calm = scaled()
     for second in range(8):
         seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, missed_per_s=5.0)
@@ -208,6 +222,8 @@ def test_workers_of_no_pool_are_left_as_they_are() -> None:
         {"query_usd": 0.0},
         {"down_after_s": -1.0},
         {"horizon_s": float("inf")},
+        {"utilisation": 0.0},
+        {"utilisation": 1.1},
         {"node_limit": -1},
         {"time_limit_s": -1.0},
     ],

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from modelless.common.errors import NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.control.messages import VersionsChanged
 from modelless.controller.control.served_versions import Service
+from modelless.controller.dispatch.messages import QueryArrived
 from modelless.controller.replay import as_world
 from modelless.controller.replay.as_world import Arrival, arrivals_in, write_world
 from modelless.controller.sim.run import simulate
@@ -20,6 +21,7 @@ from modelless.controller.sim.worlds.profiles import build_fleet
 from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import load_world
 from modelless.variants.registry.versions import Line
+from tests.unit.dispatch.world import make_query
 
 from .session import CLOCK, START_S, open_tape, record_device, record_gateway, snapshot
 
@@ -122,6 +124,50 @@ def test_workers_that_may_be_resized_stay_so(tmp_path: Path) -> None:
     assert (small.sizes, small.max_cores) == (("cpu-2",), 3)
     assert (large.name, large.count, large.threads) == ("cpu-2", 0, 2)
     assert large.memory_mib == small.memory_mib
+
+
+def test_scaling_leaves_the_gateways_own_devices(tmp_path: Path) -> None:
+    pool = {"device_class": "cpu-1", "workers": 2, "min_workers": 1, "max_workers": 3}
+    known = snapshot(**SETTINGS | {"pools": [{**pool, "max_cores": 3}]})
+    record_gateway(tmp_path, known, queries=20)
+    record_gateway(tmp_path, known, queries=20, name="h")
+    write_world(tmp_path, tmp_path / "w.yaml")
+    (device,) = load_world(tmp_path / "w.yaml").world.devices
+    assert (device.min_workers, device.count, device.max_workers) == (3, 4, 5)
+    assert device.max_cores == 5
+
+
+def test_a_cluster_that_does_not_scale_does_not_in_its_world(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS | {"pools": [{"device_class": "cpu-1", "workers": 2}]})
+    record_gateway(tmp_path, known, queries=20)
+    write_world(tmp_path, tmp_path / "w.yaml")
+    (device,) = load_world(tmp_path / "w.yaml").world.devices
+    assert device.fewest_workers == device.count == device.most_workers == 3
+
+
+def test_queries_of_tasks_without_a_profile_are_left_out(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS)
+    record_gateway(tmp_path, known, queries=20)
+    tape = open_tape(tmp_path, "gateway", known.document(), "h")
+    asked = [make_query(n, START_S + n, scope="texts/any") for n in range(5)]
+    for query in asked:
+        tape.put((query.arrival_s, QueryArrived(query), []))
+    tape.close()
+    told = write_world(tmp_path, tmp_path / "w.yaml")
+    assert (told["queries"], told["too_large"], told["unmeasured"]) == (21, 0, 5)
+    assert told["span_s"] < 4.0
+    file = load_world(tmp_path / "w.yaml")
+    assert file.world.queries[0].tasks == ("imagenet",)
+    assert len(list(queries(file, seed=0))) == 21
+
+
+def test_a_recording_of_no_profiled_task_is_refused(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS)
+    tape = open_tape(tmp_path, "gateway", known.document(), "h")
+    tape.put((START_S, QueryArrived(make_query(0, START_S, scope="texts")), []))
+    tape.close()
+    with pytest.raises(InvalidInputError, match=r"tasks: got \['texts'\]; allowed: .* imagenet"):
+        write_world(tmp_path, tmp_path / "w.yaml")
 
 
 def test_a_version_on_trial_is_left_out(tmp_path: Path) -> None:

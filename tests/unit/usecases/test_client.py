@@ -372,3 +372,50 @@ def test_no_server() -> None:
         client.get("/v2")
     with pytest.raises(InvalidInputError, match="http://host:port"):
         Client("ftp://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0..1:8080", "http://a b", "http://.", "http://" + "a" * 70, "http://a\x00b",
+     "http://ä..de", "a b:80"],
+)  # fmt: skip
+def test_a_host_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"url: got .*http://host:port"):
+        Client(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("127.0.0.1:80", "127.0.0.1"),
+        ("http://[::1]:80", "::1"),
+        ("https://münchen.example/", "münchen.example"),
+        ("http://a_b.local.", "a_b.local."),
+    ],
+)
+def test_other_hosts_are_taken(url: str, host: str) -> None:
+    assert Client(url)._server.host == host
+
+
+def test_white_space_around_a_key_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELLESS_KEY", " mk_SECRET\n")
+    assert Client("http://h")._server.headers == {"authorization": "Bearer mk_SECRET"}
+    assert Client("http://h", key="mk_OTHER\r\n")._server.headers == {
+        "authorization": "Bearer mk_OTHER"
+    }
+    monkeypatch.setenv("MODELLESS_KEY", "\n")
+    assert Client("http://h")._server.headers == {}
+
+
+@pytest.mark.parametrize("key", ["mk_SECRETé", "mk_\nSECRET", "mk_SECRET\x7f", "mk_\u2028SECRET"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_told(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=r"^key: got one with") as refused:
+        Client("http://h", key=key)
+    monkeypatch.setenv("MODELLESS_KEY", key)
+    with pytest.raises(InvalidInputError, match=r"^MODELLESS_KEY: got one with") as of_variable:
+        AsyncClient("http://h")
+    for error in (refused.value, of_variable.value):
+        assert "SECRET" not in str(error)
+        assert error.field in ("key", "MODELLESS_KEY")

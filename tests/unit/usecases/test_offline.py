@@ -24,6 +24,7 @@ from modelless.common.errors import (
     DeadlineExceededError,
     EnvironmentUnfitError,
     InfeasibleError,
+    IntegrityError,
     InvalidInputError,
     ModellessError,
     OverloadedError,
@@ -231,6 +232,19 @@ def test_pictures_come_by_shape_and_one_that_cannot_be_read_is_an_error(tmp_path
             "input: got .*UINT8",
         ),
         (lambda p: (np.save(p / "a.npy", ITEMS * 0.5), p / "a.npy")[1], "allowed: UINT8"),
+        (
+            lambda p: (np.save(p / "a.npy", ITEMS.astype(str)), p / "a.npy")[1],
+            "input: dtype: got 'str.*allowed: UINT8",
+        ),
+        (lambda p: (np.save(p / "a.npy", ITEMS * 1j), p / "a.npy")[1], "dtype: got 'complex"),
+        (
+            lambda p: (np.save(p / "a.npy", np.float32(7.0)), p / "a.npy")[1],
+            r"input: shape: got \[\]; allowed: items \[4\]",
+        ),
+        (
+            lambda p: (np.savez(p / "a.npz", ITEMS), (p / "a.npz").rename(p / "a.npy"))[1],
+            "of one array",
+        ),
         (lambda p: ((p / "a.csv").write_text("a,b\n1,2\n"), p / "a.csv")[1], "columns x, or one"),
         (lambda p: ((p / "a.csv").write_text("x\nword\n"), p / "a.csv")[1], "column x: got .*str"),
         (lambda p: ((p / "a.parquet").write_text("no"), p / "a.parquet")[1], "parquet files"),
@@ -281,6 +295,40 @@ def test_each_row_is_answered_once_at_the_lowest_priority(
     assert max(len(query.tensors["x"]) for query in server.asked) == 2, "as many as run for 5 ms"
     assert isinstance(steps[-1], Step)
     assert (steps[-1].done, steps[-1].total) == (ROWS, ROWS)
+
+
+@pytest.mark.parametrize("rows_per_file", [1, 2, 7])
+def test_a_query_may_have_the_rows_of_several_files(
+    server: Server, items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_file: int
+) -> None:
+    monkeypatch.setattr(offline, "_BRIEF_MS", 100.0)  # so that 8 rows go together
+    output = tmp_path / "out"
+    done = batch(items, output, task="t", rows_per_file=rows_per_file, url=server.url)
+    check(output)
+    sizes = [parquet.read_metadata(file).num_rows for file in sorted(output.glob("part-*"))]
+    assert len(sizes) == done.files
+    assert set(sizes[:-1]) == {rows_per_file}
+
+
+def test_an_output_that_is_not_whole_gets_no_mark(
+    server: Server, items: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    marked: list[bool] = []
+
+    def damage(step: Step) -> None:
+        if step.done == ROWS:
+            (output / "part-00003.parquet").unlink()
+            marked.append((output / "_SUCCESS").exists())
+
+    batch(items, output, task="t", rows_per_file=10, url=server.url)
+    (output / "part-00005.parquet").unlink()
+    with pytest.raises(IntegrityError, match=r"part-00003\.parquet is missing"):
+        batch(items, output, task="t", rows_per_file=10, url=server.url, on_progress=damage)
+    assert marked == [False], "it went with the file that was missing before"
+    assert not (output / "_SUCCESS").exists()
+    batch(items, output, task="t", rows_per_file=10, url=server.url)
+    check(output)
 
 
 def test_refusals_are_sent_again_and_obeyed(

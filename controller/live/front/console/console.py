@@ -214,11 +214,12 @@ class Console:
     def _follow(self, page: str, send: Callable[[Iterable[Event]], None]) -> None:
         """Have the parts of a page rendered for its stream."""
 
-        def tell(_: Respond, parts: list[Event]) -> int:
+        def tell(respond: Respond, parts: list[Event]) -> int:
             if not page:
                 parts.append(event_of("series", self.series(after_s=self._told_s)))
                 self._told_s = self._samples[-1].at_s if self._samples else 0.0
             send(parts)
+            respond(Reply(200, b"", []))  # to nobody: the frontend forgets what was set aside
             return 0
 
         self._set_aside(partial(render_parts, page, self._found()), tell, lambda _: None)

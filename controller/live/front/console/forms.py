@@ -19,7 +19,6 @@ from modelless.controller.api.v2_reply import Headers
 
 COOKIE: Final = "modelless-console"
 MOST_FORM_BYTES: Final = 64 * 1024
-MOST_PICTURE_BYTES: Final = 10 * 2**20
 _MOST_FIELDS: Final = 64
 
 

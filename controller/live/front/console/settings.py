@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from modelless.common.errors import InvalidInputError, ModellessError, UnavailableError
+from modelless.controller.api.request_limits import MOST_PICTURE_BYTES
 from modelless.controller.config import PolicySettings, Settings, with_changes
-from modelless.controller.live.front.console.forms import MOST_PICTURE_BYTES
 from modelless.controller.live.settings_revisions import (
     Revision,
     change_settings,

@@ -19,6 +19,8 @@ from modelless.common.errors import (
     InvalidInputError,
     StoreError,
 )
+from modelless.controller.usecases.measuring import profiling
+from modelless.controller.usecases.progress import ignore
 from modelless.profiler.cost_model.serving_model import ServingCostModel, best_points
 from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.profiler.measure.inputs import sample_inputs
@@ -31,7 +33,7 @@ from modelless.profiler.measure.neighbours import (
     run_pairs,
 )
 from modelless.profiler.measure.noise import Noise
-from modelless.profiler.measure.records import PairRecords
+from modelless.profiler.measure.records import PairRecords, Records
 from modelless.variants.estimates import Load
 from modelless.variants.store import PairRunRow, Store
 from modelless.variants.vocabulary import Placement, TensorSpec
@@ -103,6 +105,28 @@ def test_the_extremes_stand_for_all(make: Any) -> None:
     assert choose_representatives(jobs[:1], points) == [Representative(jobs[0], CPU)]
     assert choose_representatives([], points) == []
     assert choose_representatives(jobs, {}) == []
+
+
+def test_typical_sizes_tell_who_stands_for_all(
+    make: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Representative] = []
+
+    def choose(representatives: Sequence[Representative], *_: Any, **__: Any) -> list[PairRun]:
+        chosen.extend(representatives)
+        return []
+
+    monkeypatch.setattr(profiling, "run_pairs", choose)
+    jobs, records = make.jobs(3), Records(store)
+    later = datetime(2026, 1, 1, tzinfo=UTC)
+    for row in rows(make, jobs, [1e9, 5e9, 9e9], 0.010):
+        records.add(replace(row, shape="x=2"))
+    for row in rows(make, jobs, [9e9, 1e9, 5e9], 0.002):
+        records.add(replace(row, shape="x=1", is_typical=False, measured_at=later))
+    every = [replace(job, shape=shape, is_typical=shape == "x=2")
+             for job in jobs for shape in ("x=2", "x=1")]  # fmt: skip
+    profiling._measure_pairs(every, records, PairRecords(store), make.facts, False, ignore)
+    assert chosen == [Representative(every[0], CPU), Representative(every[4], MEM)]
 
 
 def test_what_is_over_at_once_stands_for_nothing_else(make: Any) -> None:

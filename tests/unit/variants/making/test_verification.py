@@ -85,6 +85,18 @@ class TestFidelity:
         assert self.fidelity(self.SOURCE * np.nan).sqnr_db == -200.0
         assert compare([{"y": 0 * self.SOURCE}], [{"y": self.SOURCE}]).sqnr_db == -200.0
 
+    def test_an_infinite_answer_is_nothing_like_a_finite_one(self) -> None:
+        endless = np.array([[np.inf, 4.0], [1.0, -np.inf]], np.float32)
+        assert self.fidelity(endless) == Fidelity(np.inf, -200.0, 0.5, 2)
+        assert compare([{"y": endless}], [{"y": self.SOURCE}]).sqnr_db == -200.0
+        assert compare([{"y": endless}], [{"y": -endless}]).sqnr_db == -200.0
+
+    def test_equal_infinite_answers_are_equal(self) -> None:
+        masked = np.array([[3.0, -np.inf], [-np.inf, 4.0]], np.float32)
+        assert compare([{"y": masked}], [{"y": masked}]) == Fidelity(0.0, 200.0, 1.0, 2)
+        near = masked + np.float32([[0.0, 0.0], [0.0, 1.0]])
+        assert compare([{"y": masked}], [{"y": near}]).sqnr_db == pytest.approx(10 * np.log10(25))
+
     def test_class_numbers_agree_or_not_and_are_no_noise(self) -> None:
         source = {"label": np.array([1, 2, 3, 4]), "share": np.ones((4, 1), np.float32)}
         made = {**source, "label": np.array([1, 2, 3, 900])}

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from modelless.profiler.cost_model.unmeasured.experiment_design import (
+    LEAST_MEASURED,
+    BayesianDesign,
     ErrorReduction,
     decision_losses,
 )
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.table import PlacementFacts
+from modelless.variants.vocabulary import Placement
 
 from .worlds import FloatArray
 
@@ -84,3 +93,37 @@ def test_a_variant_that_is_never_the_best_choice_matters_less_than_one_that_may_
 def test_the_less_is_known_the_more_is_lost() -> None:
     few, many = (losses([d, d], [0.01, 0.02], [70.0, 80.0]).sum() for d in (0.1, 0.8))
     assert 0.0 < few < 0.5 * many
+
+
+def test_only_measurements_of_the_placements_themselves_are_enough(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = [make.variant(f"v{number}") for number in range(12)]
+    device, batches = make.device(), (1, 2)
+    subjects = {
+        Placement(variant.id, device.name): PlacementFacts(variant, device, "processor", "engine")
+        for variant in variants
+    }
+
+    def rows(ids: Sequence[str]) -> list[Measurement]:
+        return [make.measurement(variant_id=name) for name in ids]
+
+    left = dict.fromkeys(subjects, batches)
+    others = rows([f"imagenet/other/v{number}@1" for number in range(LEAST_MEASURED)])
+    own = rows([variant.id for variant in variants[:LEAST_MEASURED]])
+    design = BayesianDesign(shipped_prior(), subjects, batches, target_error=100.0)
+    assert design.choose(left, own) is None
+    assert design.choose(left, others) is not None
+
+    weighed: list[int] = []
+
+    def weights(_: BayesianDesign, points: Sequence[Any], *__: Any) -> FloatArray:
+        weighed.append(len(points))
+        return np.ones(len(points))
+
+    monkeypatch.setattr(BayesianDesign, "_decision_weights", weights)
+    design = BayesianDesign(shipped_prior(), subjects, batches)
+    design.choose(left, others)
+    assert not weighed
+    design.choose(left, own)
+    assert weighed == [24]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from modelless.profiler.cost_model.evaluation.hold_out import MOST_JUDGED, plan_cases
+from modelless.profiler.cost_model.evaluation.hold_out import MOST_JUDGED, evaluate, plan_cases
 from modelless.profiler.cost_model.unmeasured.features import sort_rows
+from modelless.profiler.cost_model.unmeasured.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
 
 from . import worlds
@@ -22,6 +25,19 @@ def test_a_table_that_is_given_twice_is_unseen_all_the_same() -> None:
     assert [one.device for one in first.wanted] == ["a"] * 5
     assert [one.device for one in first.training] == ["b"] * 5 + ["a"] * 3
     assert [one.device for one in second.training] == ["a"] * 8
+
+
+def test_the_most_shots_leave_an_item_to_judge() -> None:
+    sizes = {0: 3, 1: 2, 2: 4}  # batches of each model
+    rows = [
+        replace(row("a", number, 1.0), batch=batch)
+        for number, batches in sizes.items()
+        for batch in range(1, batches + 1)
+    ]
+    (case,) = plan_cases(rows, None, [])
+    assert case.most_shots == 7
+    scores = evaluate(case, shipped_prior(), (7, 8), 1)
+    assert {(one.shots, one.points) for one in scores} == {(7, 2)}
 
 
 @pytest.mark.slow
