@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.policies.scopes import in_scope
+from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.selection.best_value.menu import Menu, make_menu
 from modelless.policies.selection.best_value.price import (
     Claim,
@@ -70,9 +70,8 @@ class Pool:
         self.price = 0.0
         self.priced_s = -math.inf
         self._made: dict[tuple[int, str], tuple[object, Menu]] = {}
-        self._offers: dict[tuple[Kind, float], tuple[Menu, Offer]] = {}
+        self._offers: dict[tuple[Kind, int], tuple[Menu, Offer]] = {}
         self._expected: dict[Kind, float] = {}
-        self._scopes = 1  # of the expected queries
         self._to_come: dict[int, ToCome] = {}
         self._max_batch = 1
 
@@ -100,19 +99,20 @@ class Pool:
     def offer(self, kind: Kind) -> Offer | None:
         """Returns what the pool offers a kind; None if it holds nothing of the scope.
 
-        With w workers and q scopes that are asked for, a query waits q / w times as long as batches
-        run.
+        With w workers and q tasks, a query waits q / w times as long as batches run.
         """
         menu = self.menus.get((kind.scope, kind.size))
         if menu is None:
             return None
-        share = len(self.until_s) / (len(self.until_s) + self._scopes)
-        known = self._offers.get((kind, share))
+        workers = len(self.until_s)
+        known = self._offers.get((kind, workers))
         if known is None or known[0] is not menu:
             if len(self._offers) >= _KEPT:
                 self._offers.clear()
+            tasks = {task_of(scope) for scope, _ in self.menus}
+            share = workers / (workers + len(tasks))
             known = menu, offer_of(kind, menu, share, self._miss_points)
-            self._offers[kind, share] = known
+            self._offers[kind, workers] = known
         return known[1]
 
     def find_price(
@@ -140,7 +140,6 @@ class Pool:
             self.menu(worker, queue.scope, queue.queries[0].size)
         self._to_come.clear()
         self._expected = {kind: rate * self.shares.get(kind, 1.0) for kind, rate in rates.items()}
-        self._scopes = max(len({kind.scope for kind in self._expected}), 1)
         due = dict(self._expected)
         for queue in queues:
             sample = _sample(queue)

@@ -644,20 +644,21 @@ def test_kinds_are_shared_out_by_speed() -> None:
     assert [found[2].shares.get(kind, 0.0) for kind in kinds] == pytest.approx([0.2, 1.0, 0.0])
 
 
-def test_a_scope_that_nobody_asks_for_any_more_leaves_the_others_their_time() -> None:
-    """With one worker and three scopes a batch may take a quarter of the limit, with one a half."""
+def test_scopes_of_one_task_leave_each_other_their_time() -> None:
+    """With one worker and two tasks a batch may take a third of the limit, with one a half."""
     pools, kind = Pools(100.0), Kind("t", 0.0, 0.1, 1, 0)
-    pool = pools.on_idle(worker(), NOW_S)
     found = []
-    for scopes in (("t",), ("t", "t/m/mid", "t/m/slow"), ("t",)):
-        for scope in scopes:
-            pool.menu(worker(), scope, 0)
-        rates = {kind._replace(scope=scope): 1.0 for scope in scopes}
-        pool.find_price(worker(), [], rates, 1.0, NOW_S, 0.02, 1.0)
+    for number, scope in enumerate(("t/m/mid", "u")):
+        pool = pools.on_idle(worker(device_class=f"cpu-{number}"), NOW_S)
+        for each in ("t", scope):
+            pool.menu(worker(), each, 0)
         offered = pool.offer(kind)
         assert offered is not None
-        found.append(offered.step_s.tolist())
-    assert found[0] == found[2] != found[1]
+        found.append(offered)
+    alone = offer_of(kind, ladder(), 0.5, 100.0)
+    assert found[0].step_s.tolist() == alone.step_s.tolist()
+    assert found[1].step_s.tolist() == offer_of(kind, ladder(), 1 / 3, 100.0).step_s.tolist()
+    assert found[1].step_s.tolist() != alone.step_s.tolist()
 
 
 def test_a_pool_knows_who_is_idle_next() -> None:
