@@ -12,7 +12,7 @@ from sqlalchemy import delete, or_, select
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.control.messages import Entry, EntryKind
-from modelless.variants.registry import promotion, registry, removal
+from modelless.variants.registry import promotion, registry
 from modelless.variants.store import HistoryRow, Store
 
 SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
@@ -23,7 +23,7 @@ NOTED_KINDS: Final = (
     *promotion.KINDS,
     *("accuracy-measured", "accuracy-revised", "profile-drift", "registered", "variant-made"),
     *("settings-changed", "zoo-added"),
-    *(registry.REMOVED, removal.RETIRED, removal.REINSTATED),
+    *(registry.REMOVED, registry.RETIRED, registry.REINSTATED),
 )
 """Kinds that commands, trials and the cost model write."""
 

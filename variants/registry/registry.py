@@ -67,7 +67,9 @@ def _read_facts(data: bytes, resolution_px: int | None, where: str) -> GraphFact
 _ADD: Final = "add some with: modelless zoo add"
 
 REMOVED: Final = "removed"
-"""The history's kind of row that says that a variant, a model or a task was removed."""
+RETIRED: Final = "retired"
+REINSTATED: Final = "reinstated"
+"""The history's kinds of rows on variants; models and tasks are removed, too."""
 
 
 def find_task(session: Session, name: str) -> Task:

@@ -17,7 +17,9 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.making.origins import MADE
 from modelless.variants.paths import ScopePath, parse_path
 from modelless.variants.registry.registry import (
+    REINSTATED,
     REMOVED,
+    RETIRED,
     Registry,
     find_model,
     find_task,
@@ -37,9 +39,6 @@ from modelless.variants.store.tables import (
     utc_now,
 )
 from modelless.variants.vocabulary import Variant
-
-RETIRED, REINSTATED = "retired", "reinstated"
-"""The history's kinds of rows that say so; ``registry.REMOVED`` is the third."""
 
 _RETIRE: Final = "Retire it first: 'modelless retire {}'; it is unloaded seconds later."
 

@@ -94,10 +94,10 @@ def test_every_kind_that_is_noted_can_be_asked_for() -> None:
     from modelless.controller.usecases.registry import registering, zoo
     from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
-    from modelless.variants.registry import outcomes, promotion, registry, removal
+    from modelless.variants.registry import outcomes, promotion, registry
 
     noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo.KIND}
-    noted |= {settings_revisions.KIND, registry.REMOVED, removal.RETIRED, removal.REINSTATED}
+    noted |= {settings_revisions.KIND, registry.REMOVED, registry.RETIRED, registry.REINSTATED}
     assert noted | {registering.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
 
 
