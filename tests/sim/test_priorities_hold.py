@@ -34,7 +34,7 @@ from modelless.policies.views import QueryView, QueueView, Run, Wait, WorkerView
 from .books import read
 
 P95 = 1.645 / 2.326  # on the way from the logarithm of p50 to that of p99
-WORLDS = [325, 342, 364, 371]
+WORLDS = [325, 342, 364, 371, 411]
 """Small worlds to develop on that have several priorities."""
 
 

@@ -1,7 +1,8 @@
 """Best value: binds late, and spends device time where it gains most.
 
 A query waits in the queue of its scope until a worker falls idle. The policy then looks at the
-queues, the most urgent head first, and runs the batch with the highest gain.
+queues, the most urgent head first, and runs the batch with the highest gain of those of the highest
+priority.
 
 In accuracy points, it is
 
@@ -204,7 +205,7 @@ class BestValue(SelectionPolicy):
                     break
         if not found:
             return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, tuple(asked.dropped.values()))
-        batch, menu, queue = max(found, key=lambda each: each[0].gain)
+        batch, menu, queue = max(found, key=lambda each: (-rank(each[0].queries[0]), each[0].gain))
         if rank(queue.queries[-1]) > rank(batch.queries[0]):
             batch = self._fill(asked, menu, batch, queue, queues)
         column = sum([query.items for query in batch.queries]) - 1

@@ -321,6 +321,17 @@ def test_of_several_queues_the_one_that_gains_most_is_served() -> None:
     assert run.queries == (second,)
 
 
+def test_of_several_queues_the_one_of_the_highest_priority_is_served_whatever_it_gains() -> None:
+    high, low = due(1, 5.0, priority=3), due(2, 0.06)
+    more = [low._replace(query_id=number) for number in range(3, 9)]
+    views = [
+        QueueView("t", None, number, tuple(each)) for number, each in enumerate([[high], more])
+    ]
+    run = BestValue().on_idle(worker(), views, NOW_S, RNG)
+    assert isinstance(run, Run)
+    assert ids(run.queries) == [1]
+
+
 def test_what_this_worker_cannot_serve_does_not_block_what_it_can() -> None:
     weak = worker("w0", resident("t/m/v@1", 0.01, 70.0))
     beyond = many(70, 0.3, min_accuracy_percent=80.0)
