@@ -22,7 +22,7 @@ from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
-from modelless.policies.scopes import base_of
+from modelless.policies.scopes import base_of, task_of
 from modelless.policies.views import QueryView
 from modelless.profiler.cost_model.serving_model import PlacementFigures, best_points
 from modelless.variants.registry.versions import Line
@@ -72,9 +72,9 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         raise NotFoundError(f"no query was recorded in {recording}")
     tasks = _tasks(known, _lines(recording))
     measured = {task["name"] for task in tasks}
-    arrivals = [arrival for arrival in fitting if _task_of(arrival) in measured]
+    arrivals = [arrival for arrival in fitting if task_of(arrival.query.scope) in measured]
     if not arrivals:
-        names = sorted({_task_of(arrival) for arrival in fitting})
+        names = sorted({task_of(arrival.query.scope) for arrival in fitting})
         allowed = f"of those profiled on its devices, {', '.join(sorted(measured))}"
         raise InvalidInputError.of("recording: tasks", names, allowed)
     trace = world.with_suffix(".trace.csv")
@@ -88,7 +88,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "tasks": tasks,
         "queries": [
             {
-                "tasks": sorted({_task_of(arrival) for arrival in arrivals}),
+                "tasks": sorted({task_of(arrival.query.scope) for arrival in arrivals}),
                 "arrivals": {"kind": "trace", "path": trace.name},
             }
         ],
@@ -113,10 +113,6 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "unmeasured": len(fitting) - len(arrivals),
         "span_s": span_s,
     }
-
-
-def _task_of(arrival: Arrival) -> str:
-    return arrival.query.scope.partition("/")[0]
 
 
 def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> None:

@@ -52,7 +52,7 @@ class BatchJobs:
     ) -> None:
         self._home, self._settings, self._command = home, settings, command
         self._jobs: dict[str, _Job] = {}
-        self._lock = threading.Lock()  # calls come from several threads
+        self._lock = threading.RLock()  # calls come from several threads
 
     def begin(self, asked: Mapping[str, Any], tenant: str, secret: str) -> dict[str, Any]:
         """Begin a run, or go on with one that ended; return its state.
@@ -81,7 +81,7 @@ class BatchJobs:
             if known is not None and known.asked != asked:
                 allowed = "another folder, as another run writes there"
                 raise InvalidInputError.of("output", asked["output"], allowed)
-            return self._state(job_id, tenant)
+            return self.state(job_id, tenant)
         if len(running) >= self._settings.max_running:
             raise OverloadedError(f"{len(running)} offline runs are under way; try again", 60.0)
         folder = self._home / "run" / "batches"
@@ -103,7 +103,7 @@ class BatchJobs:
         for name in [name for name, job in self._jobs.items() if job.process.poll() is not None]:
             if len(self._jobs) > _MOST_KNOWN:
                 del self._jobs[name]
-        return self._state(job_id, tenant)
+        return self.state(job_id, tenant)
 
     def state(self, job_id: str, tenant: str) -> dict[str, Any]:
         """Return what has become of a run, as plain JSON.
@@ -112,11 +112,8 @@ class BatchJobs:
             NotFoundError: it is unknown, or another tenant's.
         """
         with self._lock:
-            return self._state(job_id, tenant)
-
-    def _state(self, job_id: str, tenant: str) -> dict[str, Any]:
-        job = self._find(job_id, tenant)
-        code, found, run = job.process.poll(), _read(job.log), _read(job.output / "_run.json")
+            job = self._find(job_id, tenant)
+            code, found, run = job.process.poll(), _read(job.log), _read(job.output / "_run.json")
         state = "running" if code is None else "cancelled" if job.is_cancelled else "failed"
         if code == 0 or found.get("rows_with_error"):
             state = "done"

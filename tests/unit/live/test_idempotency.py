@@ -81,12 +81,17 @@ def test_one_that_runs_is_waited_for_although_its_client_left(
     run(test, knowledge, tmp_path)
 
 
-@pytest.mark.parametrize("is_compressed", [False, True])
+SENT = pytest.mark.parametrize(
+    ("body", "headers"),
+    [(query(), {}), (gzip.compress(query()), {"content-encoding": "gzip"})],
+    ids=["plain", "compressed"],
+)
+
+
+@SENT
 def test_one_that_waits_is_cancelled_and_its_key_is_free(
-    knowledge: Knowledge, tmp_path: Path, is_compressed: bool
+    knowledge: Knowledge, tmp_path: Path, body: bytes, headers: dict[str, str]
 ) -> None:
-    body = gzip.compress(query()) if is_compressed else query()
-    headers = {"content-encoding": "gzip"} if is_compressed else {}
 
     async def test(front: Front) -> None:
         front.answers_at_once = False
@@ -107,12 +112,10 @@ def test_one_that_waits_is_cancelled_and_its_key_is_free(
     run(test, knowledge, tmp_path)
 
 
-@pytest.mark.parametrize("is_compressed", [False, True])
+@SENT
 def test_one_that_others_wait_for_goes_on_and_keeps_its_key(
-    knowledge: Knowledge, tmp_path: Path, is_compressed: bool
+    knowledge: Knowledge, tmp_path: Path, body: bytes, headers: dict[str, str]
 ) -> None:
-    body = gzip.compress(query()) if is_compressed else query()
-    headers = {"content-encoding": "gzip"} if is_compressed else {}
 
     async def test(front: Front) -> None:
         front.answers_at_once = False
