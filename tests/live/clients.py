@@ -93,5 +93,5 @@ class Clients:
             except (OSError, HTTPException):
                 self.outcomes["broken"] += 1
                 connection.close()
-                time.sleep(0.01)  # a dying process closes its connections before it stops listening
+                time.sleep(0.1)  # a dying process closes its connections before it stops listening
         connection.close()

@@ -37,6 +37,7 @@ class Pods:
     def __init__(self, home: Path, folder: Path) -> None:
         self.gcs, self.dashboard, self.serve = free_port(), free_port(), free_port()
         self.agents: dict[int, int] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
         self._folder = folder
         marker = f"pods-{uuid.uuid4().hex[:8]}"
         self._environment = {
@@ -72,6 +73,7 @@ class Pods:
                 start_new_session=True,
             )  # fmt: skip
         self.agents[process.pid] = agent
+        self.processes.append(process)
         return process
 
     def ask(self, port: int, path: str, body: bytes | None = None) -> bytes:
@@ -103,7 +105,8 @@ def pods(live_home: Path, tmp_path: Path) -> Iterator[Pods]:
     yield found
     for process_id in found.running.processes():
         os.kill(process_id, 9)
-    found.head.wait()
+    for process in found.processes:
+        process.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -128,10 +131,11 @@ def test_pods_start_are_probed_serve_and_end_in_the_time_that_they_get(pods: Pod
         assert set(clients.outcomes) == {"200"}, clients.outcomes
         end(pods.head, HEAD)
     # On one machine the worker's HAProxy may get the port of the head's, with which the gateways
-    # went: it asks Serve's own proxy, which says 404 or 500.
+    # went: it asks Serve's own proxy, which says 404 or 500, and ends as its Ray does. So each of
+    # the three clients may lose a connection twice.
     allowed = {"200", "404", "500", "503", "broken", "closed"}
     assert set(clients.outcomes) <= allowed, clients.outcomes
-    assert clients.outcomes["broken"] <= 3, clients.outcomes  # one a client, as the port closes
+    assert clients.outcomes["broken"] <= 6, clients.outcomes
     end(worker, WORKER)
 
 

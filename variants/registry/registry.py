@@ -307,6 +307,7 @@ class Registry:
         )
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
         with self.store.transaction() as session:
+            self.artifacts.put(artifact)  # again: another process may have removed it meanwhile
             if isinstance(task, Task):
                 add_task(session, task)
             if isinstance(model, Model):

@@ -96,8 +96,11 @@ def remove(
         for subject in ids or [str(path)]:
             details: dict[str, Any] = {"who": who, "scope": str(path)}
             session.add(HistoryRow(kind=REMOVED, subject=subject, reason=reason, details=details))
-    # Last, so that no row ever speaks of a file that is gone.
-    sizes = [registry.artifacts.remove(sha256) for sha256 in gone]
+    # The files go last, so that no row ever speaks of one that is gone; and in a transaction, before
+    # which another process may have registered one of them again.
+    with registry.store.transaction() as session:
+        kept = _referred_to(session)
+        sizes = [registry.artifacts.remove(sha256) for sha256 in gone if sha256 not in kept]
     return Removed(str(path), tuple(ids), sum(size > 0 for size in sizes), sum(sizes))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.artifacts import ArtifactStore
@@ -74,6 +76,35 @@ def test_a_file_that_another_has_stays(registry: Registry) -> None:
     sha256 = registry.variant("pixels/mean/other@1").artifact_sha256
     assert remove(registry, "pixels/mean/other").files == 0
     assert registry.artifacts.read(sha256) == tiny_bytes(1.0)
+
+
+def test_a_file_that_is_registered_again_meanwhile_stays(registry: Registry) -> None:
+    transaction, calls = registry.store.transaction, 0
+
+    def counted() -> AbstractContextManager[Session]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # between the rows' end and the files'
+            register(registry, "third", 2.0)
+        return transaction()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry.store, "transaction", counted)
+        assert remove(registry, f"{NAME}@2").files == 0
+    registry.artifacts.fetch(registry.variant("pixels/mean/third@1").artifact_sha256)
+
+
+def test_a_file_that_is_removed_while_it_is_registered_is_there(registry: Registry) -> None:
+    transaction = registry.store.transaction
+
+    def late() -> AbstractContextManager[Session]:
+        registry.store.transaction = transaction  # type: ignore[method-assign]
+        remove(registry, f"{NAME}@2")
+        return transaction()
+
+    registry.store.transaction = late  # type: ignore[method-assign, assignment]
+    variant = register(registry, "third", 2.0)
+    registry.artifacts.fetch(variant.artifact_sha256)
 
 
 def test_a_removed_version_is_never_given_again(registry: Registry) -> None:
