@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
@@ -586,8 +585,3 @@ def parse_settings(document: object, source: str = "config") -> Settings:
         return Settings.model_validate(document)
     except ValidationError as error:
         raise InvalidInputError(f"{source}: {problems(error, Settings)}") from None
-
-
-def default_home() -> Path:
-    """Where the store, the artifacts and the logs live: $MODELLESS_HOME or ~/.modelless."""
-    return Path(os.environ.get("MODELLESS_HOME") or Path.home() / ".modelless")

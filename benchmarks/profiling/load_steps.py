@@ -37,7 +37,7 @@ from typing import Any
 import onnxruntime as ort
 
 import modelless  # noqa: F401 (it turns off the telemetry of ONNX Runtime: first)
-from modelless.controller.config import default_home
+from modelless.common.files import default_home
 from modelless.policies.scopes import in_scope
 from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs
 from modelless.variants.registry.registry import open_registry

@@ -35,7 +35,7 @@ import numpy as np
 import yaml
 
 from modelless.common.errors import ModellessError
-from modelless.controller.config import default_home
+from modelless.common.files import default_home
 from modelless.controller.demo.cluster_process import running_cluster
 from modelless.controller.usecases.client import Client, EncodedQuery, encode_infer
 from modelless.profiler.measure.records import Records

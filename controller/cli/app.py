@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from modelless.common.files import expanded
+from modelless.common.files import default_home, expanded
 from modelless.controller.cli import (
     cluster,
     config,
@@ -79,7 +79,7 @@ def modelless(
 ) -> None:
     """Model-less inference serving: name a task and its limits; modelless chooses what runs it."""
     del version
-    ctx.obj = expanded("--home", home) if home else Path.home() / ".modelless"
+    ctx.obj = expanded("--home", home) if home else default_home()
     if store:
         before = os.environ.get(STORE_VARIABLE)
         os.environ[STORE_VARIABLE] = store  # where the registry, here and in child processes, looks

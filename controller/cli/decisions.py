@@ -190,6 +190,8 @@ def receipts(
     """
     from modelless.controller.usecases import decisions
 
+    if output is not None:
+        decisions.check_receipts_file(output)
     end = datetime.now(UTC)
     if until is not None:
         end = moment_of("until", until, end)

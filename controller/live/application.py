@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.config import Settings, default_home
+from modelless.common.files import default_home
+from modelless.controller.config import Settings
 from modelless.controller.live.cluster.deployment import start_control
 from modelless.controller.live.cluster.serve_app import gateway_app, pool_app
 

@@ -8,6 +8,7 @@ is, and a run with other policies shows what they would have done.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.common.files import write_whole
 from modelless.controller.config import Settings
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import WorkerReport
@@ -101,7 +103,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
     }
     try:
         _write_trace(trace, arrivals, start_s)
-        world.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        write_whole(world, yaml.safe_dump(document, sort_keys=False).encode(), mode=0o644)
     except OSError as error:
         raise EnvironmentUnfitError(f"{world} cannot be written: {error}") from None
     span_s = arrivals[-1].at_s - start_s
@@ -116,23 +118,24 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
 
 
 def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        for at_s, query in arrivals:
-            writer.writerow(
-                (
-                    f"{at_s - start_s:.6f}",
-                    query.scope,
-                    _latency_ms(query),
-                    f"{query.min_accuracy_percent:g}" if query.min_accuracy_percent else "",
-                    query.max_cost_usd if query.max_cost_usd < math.inf else "",
-                    query.tenant,
-                    query.priority or "",
-                    query.items,
-                    "serve" if query.serve_late else "",
-                )
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    for at_s, query in arrivals:
+        writer.writerow(
+            (
+                f"{at_s - start_s:.6f}",
+                query.scope,
+                _latency_ms(query),
+                f"{query.min_accuracy_percent:g}" if query.min_accuracy_percent else "",
+                query.max_cost_usd if query.max_cost_usd < math.inf else "",
+                query.tenant,
+                query.priority or "",
+                query.items,
+                "serve" if query.serve_late else "",
             )
+        )
+    write_whole(path, text.getvalue().encode(), mode=0o644)
 
 
 def _latency_ms(query: QueryView) -> str:

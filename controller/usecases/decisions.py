@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, StoreError
+from modelless.common.files import write_whole
 from modelless.common.parquet import import_pyarrow
 from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import WantedReceipts, read_receipts, receipts_folder
 from modelless.controller.history.why import context_of
 from modelless.controller.live.receipt_lookup import look_up_receipt
-from modelless.controller.usecases.home import Home, home_folder, open_home
+from modelless.controller.usecases.home import Home, check_writable, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 
 MOST_ENTRIES: Final = 1000
@@ -136,10 +138,11 @@ def list_receipts(
     return read_receipts(receipts_folder(home_folder(home)), wanted)
 
 
-def check_receipts_file(file: Path) -> tuple[Any, Any]:
+def check_receipts_file(file: Path, option: str = "--output") -> tuple[Any, Any]:
     """Return pyarrow and pyarrow.parquet, if they can write the file; raises as below."""
     if file.suffix != ".parquet":
-        raise InvalidInputError.of("output", str(file), "a name ending in .parquet")
+        raise InvalidInputError.of(option, str(file), "a name ending in .parquet")
+    check_writable(option, file)
     return import_pyarrow()
 
 
@@ -147,13 +150,15 @@ def export_receipts(receipts: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write receipts into a Parquet file, a row each; ``candidates`` is a list of structures.
 
     Raises:
-        InvalidInputError: another ending.
-        EnvironmentUnfitError: pyarrow is not installed, or the file cannot be written.
+        InvalidInputError: another ending, or no such file can be written.
+        EnvironmentUnfitError: pyarrow is not installed, or writing fails.
     """
     arrow, parquet = check_receipts_file(file)
     names = dict.fromkeys(name for receipt in receipts for name in receipt)
     columns = {name: arrow.array([each.get(name) for each in receipts]) for name in names}
+    buffer = BytesIO()
+    parquet.write_table(arrow.table(columns), buffer)
     try:
-        parquet.write_table(arrow.table(columns), file)
+        write_whole(file, buffer.getvalue(), mode=0o644)
     except OSError as error:
         raise EnvironmentUnfitError(f"{file} cannot be written: {error}") from None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.common.files import expanded
+from modelless.common.files import default_home, expanded
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Variant
 
@@ -39,9 +39,16 @@ def writing(option: str, path: Path, what: str) -> Iterator[None]:
         raise InvalidInputError.of(option, str(path), allowed) from None
 
 
+def check_writable(option: str, file: Path) -> None:
+    """Raise InvalidInputError, which names the option, if no such file can be written."""
+    with writing(option, file, "file"), TemporaryFile(dir=file.parent):
+        if file.exists() and not file.is_file():
+            raise InvalidInputError.of(option, str(file), "a file, or a name that is not there yet")
+
+
 def home_folder(home: Home) -> Path:
     """The path of a home folder. InvalidInputError if it begins with ``~`` and no user's name."""
-    return expanded("home", Path(home or os.environ.get("MODELLESS_HOME") or "~/.modelless"))
+    return expanded("home", Path(home)) if home else default_home()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def migrate_store(source: str, target: str) -> dict[str, int]:
 
     A cluster may go on working with the source; what it writes later is not in the copy. Artifacts
     stay where they are. Raises as ``copy_store`` and ``open_store`` do, and InvalidInputError if
-    there is no such source.
+    there is no such source, or the target is in memory.
 
     Args:
         source, target: ``sqlite:///...`` or ``postgresql+psycopg://...``.
@@ -43,8 +43,8 @@ def migrate_store(source: str, target: str) -> dict[str, int]:
     """
     if source == target:
         raise InvalidInputError.of("TARGET", target, "another store than SOURCE")
-    if _is_missing(source):
-        raise InvalidInputError.of("SOURCE", source, "a store that is there")
+    _check_file("SOURCE", source)
+    _check_file("TARGET", target, may_be_new=True)
     with open_store(source) as old, open_store(target) as new:
         return copy_store(old, new)
 
@@ -54,14 +54,16 @@ def backup_store(
 ) -> dict[str, int]:
     """Write the store as it is at one moment, its artifacts and ``STATE`` into one file.
 
-    Raises as ``write_backup`` does, and InvalidInputError if the home has no store.
+    Raises as ``write_backup`` does, and InvalidInputError if there is no store.
 
     Returns:
         The number of rows by table.
     """
     path = expanded("backup file", Path(file))
     folder = home_folder(home)
-    if not os.environ.get("MODELLESS_STORE_URL") and not (folder / "store.db").exists():
+    if url := os.environ.get("MODELLESS_STORE_URL"):
+        _check_file("store URL", url)
+    elif not (folder / "store.db").exists():
         raise InvalidInputError.of(
             "home", str(folder), "a home with a store", "--home or --store names another."
         )
@@ -74,7 +76,9 @@ def backup_store(
 def restore_store(
     file: AnyPath, *, replace: bool = False, home: Home = None, on_progress: Progress = ignore
 ) -> tuple[dict[str, int], bool]:
-    """Bring back what a backup has. Raises as ``restore_backup`` does.
+    """Bring back what a backup has.
+
+    Raises as ``restore_backup`` does, and InvalidInputError if the store is in memory.
 
     While modelless runs from the home, only rows and artifacts come back: it keeps ``STATE`` in
     memory, and would write over what was restored.
@@ -88,6 +92,8 @@ def restore_store(
     path, folder = expanded("backup file", Path(file)), home_folder(home)
     is_down = read_state(folder) is None
     files = {name: folder / name for name in STATE} if is_down else {}
+    if url := os.environ.get("MODELLESS_STORE_URL"):
+        _check_file("store URL", url, may_be_new=True)
     with open_home(home) as registry:
         told = _telling(on_progress, "artifacts restored")
         note_act(folder, "store-restore", user_name(), file=str(path), replace=replace)
@@ -102,16 +108,25 @@ def restore_store(
     return rows, is_down
 
 
-def _is_missing(url: str) -> bool:
-    """Whether it is the URL of a SQLite file that is not there."""
+def _check_file(field: str, url: str, *, may_be_new: bool = False) -> None:
+    """Raise InvalidInputError for SQLite in memory, and for its file if it is not there.
+
+    Args:
+        may_be_new: the file may be missing.
+    """
     try:
         parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return
     except (ArgumentError, ValueError):  # ``open_store`` says what is wrong with it
-        return False
-    path = parsed.database
-    if parsed.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
-        return False
-    return not Path(path).exists()
+        return
+    path = (parsed.database or "").removeprefix("file:")
+    if path in ("", ":memory:") or parsed.query.get("mode") == "memory":
+        raise InvalidInputError.of(
+            field, url, "a store that stays, such as sqlite:////path/to/store.db"
+        )
+    if not may_be_new and not Path(path).exists():
+        raise InvalidInputError.of(field, url, "a store that is there")
 
 
 def _telling(on_progress: Progress, activity: str) -> Callable[[int, int], None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.eviction.instance_figures import Key, key_of, reload_s, size_bytes
@@ -81,7 +81,7 @@ class MissCost(EvictionPolicy):
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         remaining = self._remaining(view)
-        ranked = self._rank_by_cost(residents, remaining.kinds_of(residents))
+        ranked = self._rank_by_cost(residents, remaining)
         # The core asks for each worker on the same view: the first of a ranking may be gone.
         remaining.remove(ranked[:1])
         return ranked
@@ -102,12 +102,12 @@ class MissCost(EvictionPolicy):
             self._known_remaining = _Remaining(view, self._demand)
         return self._known_remaining
 
-    def _cost(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
-        """Returns the cost a second and a byte of evicting the instance."""
+    def _cost(self, instance: Instance, busy_share: float, kinds: Iterable[ServedKind]) -> float:
+        """Returns the cost a second and a byte of evicting the instance from a worker so busy."""
         load_s, cost_s = reload_s(instance), 0.0
         for kind in kinds:
             lost_s = self.lost_query_s * self._lost(load_s, kind)
-            cost_s += kind.rate_per_s * kind.own_share() * (load_s + lost_s)
+            cost_s += kind.rate_per_s * kind.own_share(busy_share) * (load_s + lost_s)
         return cost_s / size_bytes(instance)
 
     def _lost(self, load_s: float, kind: ServedKind) -> float:
@@ -119,26 +119,24 @@ class MissCost(EvictionPolicy):
 
     # -- evictions ------------------------------------------------------------------------------
 
-    def _rank_by_cost(
-        self, residents: Sequence[Instance], kinds: Mapping[Key, list[ServedKind]]
-    ) -> list[Instance]:
+    def _rank_by_cost(self, residents: Sequence[Instance], remaining: _Remaining) -> list[Instance]:
         """Returns the instances, the cheapest first, given that those before it are evicted."""
+        kinds = remaining.kinds_of(residents)
+        served = [(i, remaining.busy_share(i), kinds[key_of(i)]) for i in residents]
         waiting = [
-            (self._cost(i, kinds[key_of(i)]), i.last_used_s, i.worker_id, i.variant_id, number)
-            for number, i in enumerate(residents)
+            (self._cost(*each), each[0].last_used_s, *key_of(each[0]), number)
+            for number, each in enumerate(served)
         ]
         heapq.heapify(waiting)
         ranked = []
         while waiting:
             cost, *rest, number = heapq.heappop(waiting)
-            instance = residents[number]
-            mine = kinds[key_of(instance)]
-            now = self._cost(instance, mine)
+            now = self._cost(*served[number])
             if now > cost:  # instances that could replace it have been evicted since
                 heapq.heappush(waiting, (now, *rest, number))  # type: ignore[misc]
                 continue
-            ranked.append(instance)
-            for kind in mine:
+            ranked.append(residents[number])
+            for kind in served[number][2]:
                 kind.servers -= 1
         return ranked
 
@@ -161,10 +159,11 @@ class MissCost(EvictionPolicy):
             return True
         lost_per_s = 0.0
         for victim in victims:
-            lost_per_s += self._answers_per_s(victim, kinds[key_of(victim)])
+            busy_share = remaining.busy_share(victim)
+            lost_per_s += self._answers_per_s(victim, busy_share, kinds[key_of(victim)])
             for kind in kinds[key_of(victim)]:
                 kind.servers -= 1
-        gained_per_s = self._answers_per_s(newcomer, mine)
+        gained_per_s = self._answers_per_s(newcomer, remaining.busy_share(newcomer), mine)
         answers = self._horizon_s * (gained_per_s - lost_per_s)
         answers += self._demand.refused_queries(newcomer.variant_id)
         return self.lost_query_s * answers > load_s
@@ -173,11 +172,14 @@ class MissCost(EvictionPolicy):
         """Returns whether a query that nothing else serves would probably still be answered."""
         return any(kind.servers <= 1 and self._lost(load_s, kind) < _IN_TIME for kind in kinds)
 
-    def _answers_per_s(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
+    def _answers_per_s(
+        self, instance: Instance, busy_share: float, kinds: Iterable[ServedKind]
+    ) -> float:
         """Returns the answers a second lost without the instance, if a load follows each miss."""
         load_s = reload_s(instance)
         return math.fsum(
-            kind.rate_per_s * kind.own_share() * self._lost(load_s, kind) for kind in kinds
+            kind.rate_per_s * kind.own_share(busy_share) * self._lost(load_s, kind)
+            for kind in kinds
         )
 
 
@@ -227,7 +229,7 @@ class _Remaining:
             for placement, alike in self._by_task.get(task, {}).items():
                 if alike:
                     for number in self._served_by(placement, of_task):
-                        of_task[number].count(len(alike), alike[0][0])
+                        of_task[number].count(len(alike), [share for share, _ in alike[:2]])
         found = {}
         for instance in instances:
             of_task = kinds[task_of(instance.variant_id)]
@@ -235,9 +237,13 @@ class _Remaining:
             mine = [of_task[number] for number in self._served_by(placement, of_task)]
             if not self._has(instance):
                 for kind in mine:
-                    kind.count(1, busy_share)
+                    kind.count(1, [busy_share])
             found[key_of(instance)] = mine
         return found
+
+    def busy_share(self, instance: Instance) -> float:
+        """Returns the busy share of an instance's worker."""
+        return self._placed(instance)[1]
 
     def _served_by(self, placement: Placement, kinds: Sequence[ServedKind]) -> list[int]:
         if placement not in self._served:

@@ -44,16 +44,21 @@ class ServedKind:
     queries: QueryKind
     rate_per_s: float
     servers: int = 0
-    busy_share: float = 1.0  # of the least busy worker among them
+    least_shares: tuple[float, float] = (1.0, 1.0)  # of the two least busy workers among them
 
-    def count(self, servers: int, busy_share: float) -> None:
-        """Count more instances that serve it; the least busy one's worker is so busy."""
+    def count(self, servers: int, busy_shares: Iterable[float]) -> None:
+        """Count more instances that serve it; the least busy ones' workers are so busy."""
         self.servers += servers
-        self.busy_share = min(self.busy_share, busy_share)
+        least, following, *_ = sorted([*self.least_shares, *busy_shares])
+        self.least_shares = least, following
 
-    def own_share(self) -> float:
-        """Returns the share of the queries that would be lost with one of the instances."""
-        return 1.0 if self.servers <= 1 else max(self.busy_share, _LEAST_SHARE)
+    def own_share(self, busy_share: float) -> float:
+        """Returns the share of the queries that would be lost with the instance of such a worker:
+        the share of the time in which the least busy of the others is busy."""
+        if self.servers <= 1:
+            return 1.0
+        least, following = self.least_shares
+        return max(following if busy_share <= least else least, _LEAST_SHARE)
 
 
 class QueryRates:

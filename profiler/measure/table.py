@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelless.common.errors import InvalidInputError
+from modelless.common.files import write_whole
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
 
@@ -296,7 +297,7 @@ def write_table(path: Path, rows: Sequence[TableRow]) -> None:
     writer.writerow(COLUMNS)
     for row in rows:
         writer.writerow([_shown(getattr(row, name)) for name in COLUMNS])
-    path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
+    write_whole(path, buffer.getvalue().encode(), mode=0o644)
 
 
 def read_table(path: Path) -> list[TableRow]:

@@ -117,6 +117,18 @@ def test_mistakes_end_with_their_codes(
     assert run("simulate", str(tmp_path / "missing.yaml")) == 2
 
 
+def test_receipts_that_cannot_be_written_are_told_before_anything_runs(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder.parquet"
+    folder.mkdir()
+    for file in (tmp_path / "nowhere" / "receipts.parquet", folder):
+        assert run("simulate", str(path), "--receipts", str(file)) == 2
+        told = capsys.readouterr().err
+        assert f"--receipts: got '{file}'; allowed: a file" in told
+        assert "simulating" not in told
+
+
 def test_an_interrupted_run_keeps_its_books(tmp_path: Path) -> None:
     def interrupt(now_s: float, queries: int) -> None:
         if now_s > 2.5:

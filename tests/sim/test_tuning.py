@@ -177,6 +177,7 @@ def test_bounds_are_read() -> None:
         ({"subject_to": ["beauty>=1"]}, "figures: cost, rent"),
         ({"objective": "beauty"}, "objective"),
         ({"output": "."}, "not there yet"),
+        ({"output": "nowhere/tuned.yaml"}, "--output: got 'nowhere/tuned.yaml'; allowed: a file"),
     ],
 )
 def test_refusals(tmp_path: Path, arguments: dict[str, Any], says: str) -> None:

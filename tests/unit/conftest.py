@@ -6,10 +6,12 @@ Those of what is in the store run on SQLite and on a real PostgreSQL.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -143,3 +145,13 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A store without rows in a database of each kind."""
     with _database(request, "current") as url, open_store(url) as store:
         yield store
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function after which no file of Python's reaches the disk."""
+
+    def fail(descriptor: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return lambda: monkeypatch.setattr("os.fsync", fail)

@@ -16,7 +16,7 @@ from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError, StoreError
-from modelless.common.files import make_private_folder
+from modelless.common.files import default_home, expanded, make_private_folder
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.catalog import Catalog, Scope
@@ -460,9 +460,10 @@ def open_registry(home: Path | None = None) -> Registry:
 
     Raises:
         StoreError: the folder cannot be made, or the store cannot be opened.
-        InvalidInputError: $MODELLESS_STORE_URL is malformed.
+        InvalidInputError: $MODELLESS_STORE_URL is malformed, or the folder begins with ``~`` and no
+            user's name.
     """
-    folder = (home or Path(os.environ.get("MODELLESS_HOME") or "~/.modelless")).expanduser()
+    folder = expanded("home", home) if home else default_home()
     try:
         make_private_folder(folder)
     except OSError as error:

@@ -96,8 +96,8 @@ def remove(
         for subject in ids or [str(path)]:
             details: dict[str, Any] = {"who": who, "scope": str(path)}
             session.add(HistoryRow(kind=REMOVED, subject=subject, reason=reason, details=details))
-    # The files go last, so that no row ever speaks of one that is gone; and in a transaction, before
-    # which another process may have registered one of them again.
+    # The files go last, so that no row ever speaks of one that is gone; another process may have
+    # registered one of them again before this transaction.
     with registry.store.transaction() as session:
         kept = _referred_to(session)
         sizes = [registry.artifacts.remove(sha256) for sha256 in gone if sha256 not in kept]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from modelless import __version__
 from modelless.common.drawing import check_matplotlib
 from modelless.common.errors import NotFoundError
+from modelless.common.files import write_whole
 from modelless.controller.usecases.home import Home, find_variants, open_home, writing
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.profiler.cost_model.dominated import in_pairs
@@ -64,6 +66,8 @@ def check_can_draw(folder: Path) -> None:
     check_matplotlib()
     with writing("--report", folder, "folder"):
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
 
 
 def draw(
@@ -121,8 +125,8 @@ def _write(found: Report, folder: Path, option: str, on_progress: Progress) -> N
         folder.mkdir(parents=True, exist_ok=True)
         # First, so that an unwritable folder fails before minutes of drawing.
         text = json.dumps(_document(found), indent=1, allow_nan=False)
-        (folder / "report.json").write_text(text, encoding="utf-8")
+        write_whole(folder / "report.json", text.encode(), mode=0o644)
         page, files = render(found, made=f"modelless {__version__}", progress=show)
         for name, content in files.items():
-            (folder / name).write_bytes(content)
-        (folder / "report.html").write_text(page, encoding="utf-8")
+            write_whole(folder / name, content, mode=0o644)
+        write_whole(folder / "report.html", page.encode(), mode=0o644)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from modelless.controller.usecases.home import (
     AnyPath,
     Home,
     accuracy_fields,
+    check_writable,
     find_variants,
     open_home,
     path_or_none,
@@ -188,10 +188,7 @@ def profile(
     """
     csv_file = path_or_none(csv)
     if csv_file is not None:  # checked before anything is measured
-        folder = csv_file.parent
-        if csv_file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            allowed = "a file in a folder that can be written"
-            raise InvalidInputError.of("--csv", str(csv_file), allowed)
+        check_writable("--csv", csv_file)
     facts = read_facts()
     devices = pick_device_classes(device_classes, default_device_classes(facts))
     kinds = sorted({device.kind for device in devices})

@@ -14,6 +14,7 @@ from modelless.common.files import write_whole
 from modelless.controller.usecases.home import (
     AnyPath,
     Home,
+    check_writable,
     home_folder,
     open_home,
     path_or_none,
@@ -323,6 +324,8 @@ def rebuild(
         InvalidInputError: the output cannot be written.
     """
     damage = ""
+    if output is not None:
+        check_writable("--output", output)
     with open_home(home) as registry:
         found = registry.variant(variant)
         made = rebuild_variant(registry.store, registry.artifacts, found)

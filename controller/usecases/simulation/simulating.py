@@ -36,7 +36,13 @@ from modelless.controller.sim.worlds.random_worlds import QUERIES, RandomSet, dr
 from modelless.controller.sim.worlds.world import World as CheckedWorld
 from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
 from modelless.controller.usecases.decisions import check_receipts_file, export_receipts
-from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
+from modelless.controller.usecases.home import (
+    AnyPath,
+    Home,
+    check_writable,
+    home_folder,
+    path_or_none,
+)
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.controller.usecases.simulation.comparison_page import render_page, render_regret_page
 
@@ -79,7 +85,8 @@ def simulate(
         on_progress: receives the progress.
 
     Raises:
-        InvalidInputError: the world does not fit; names the place.
+        InvalidInputError: the world does not fit; names the place. Or ``receipts`` cannot be
+            written.
         NotFoundError: an unknown policy.
         EnvironmentUnfitError: the log cannot be written.
 
@@ -94,7 +101,7 @@ def simulate(
         log_kind(log)
     receipts = path_or_none(receipts)
     if receipts is not None:
-        check_receipts_file(receipts)
+        check_receipts_file(receipts, "--receipts")
     closed: list[Receipt] | None = None if receipts is None else []
     counted = Summary(file.world.seed if seed is None else seed, file.world.name)
 
@@ -134,7 +141,11 @@ def replay(folder: Path) -> list[replaying.Replayed]:
 
 
 def world_of_recording(folder: Path, output: Path) -> dict[str, Any]:
-    """Write the arrivals, devices and profiles of a recording as a world, and count them."""
+    """Write the arrivals, devices and profiles of a recording as a world, and count them.
+
+    Raises as ``write_world`` does, and InvalidInputError if the output cannot be written.
+    """
+    check_writable("--as-world", output)
     return write_world(folder, output)
 
 

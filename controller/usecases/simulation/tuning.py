@@ -28,7 +28,13 @@ from modelless.controller.sim.compare.contenders import Contender
 from modelless.controller.sim.compare.jobs import Figures
 from modelless.controller.sim.worlds.arrivals import TraceArrivals
 from modelless.controller.sim.worlds.world import World, WorldFile, load_world
-from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
+from modelless.controller.usecases.home import (
+    AnyPath,
+    Home,
+    check_writable,
+    home_folder,
+    path_or_none,
+)
 from modelless.controller.usecases.progress import Progress, Step, ignore
 from modelless.policies.discovery import build_policy, find_policy
 from modelless.policies.policy_settings import settings_of
@@ -144,6 +150,8 @@ def tune(
     path = path_or_none(output)
     if path is not None and path.exists():
         raise InvalidInputError.of("output", str(path), "a file that is not there yet")
+    if path is not None:
+        check_writable("--output", path)
     with TemporaryDirectory() as folder:
         file = _world_of(Path(recording), Path(folder))
         searched, judged = _halves(file)

@@ -33,6 +33,14 @@ def expanded(field: str, path: Path) -> Path:
         raise InvalidInputError.of(field, str(path), allowed) from None
 
 
+def default_home() -> Path:
+    """Where the store, the artifacts and the logs live: $MODELLESS_HOME, else ``~/.modelless``.
+
+    InvalidInputError if it begins with ``~`` and no user's name.
+    """
+    return expanded("home", Path(os.environ.get("MODELLESS_HOME") or "~/.modelless"))
+
+
 def make_private_folder(folder: Path) -> None:
     """Make the folder, and those above it that are not there, for this user alone.
 

@@ -24,6 +24,13 @@ _WORDS: Final = {
     "model_attributes_type": f"{_ALLOWED}a mapping",
     "finite_number": f"{_ALLOWED}a finite number",
 }
+_BOUNDS: Final = {
+    "gt": "greater than",
+    "ge": "greater than or equal to",
+    "lt": "less than",
+    "le": "less than or equal to",
+}
+_OUT_OF_RANGE: Final = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _BRANCH: Final = re.compile(r"str|int|float|bool|\w+\[.*\]")
 """Parts of a place that Pydantic adds for each type that a field may have."""
 
@@ -50,6 +57,8 @@ def problems(error: ValidationError, model: type[BaseModel] | None = None) -> st
         kind = problem["type"]
         got[field] = "nothing" if kind == "missing" else shown(problem.get("input"), 80)
         words = _words(kind, problem["msg"], problem.get("ctx", {}))
+        if kind in _OUT_OF_RANGE and model is not None:
+            words = _range_at(model, place) or words
         if kind == "extra_forbidden" and model is not None:
             words += _instead(str(place[-1]), _keys_at(model, place[:-1]))
         wrong.setdefault(field, []).append(words)
@@ -84,25 +93,44 @@ def _instead(key: str, known: Sequence[str]) -> str:
     return f"; {_ALLOWED}{', '.join(known)}" if known else ""
 
 
+def _range_at(model: type[BaseModel], place: Sequence[int | str]) -> str:
+    """What the bounds of the number at a place of an error allow; empty if they are not known."""
+    bounds = {
+        name: getattr(bound, name)
+        for each in _models_at(model, place[:-1])
+        if place[-1] in each.model_fields
+        for bound in each.model_fields[str(place[-1])].metadata
+        for name in _BOUNDS
+        if hasattr(bound, name)
+    }
+    numbers = {name: f"{value:.15g}" for name, value in bounds.items()}
+    if numbers.keys() == {"ge", "le"}:
+        return f"{_ALLOWED}{numbers['ge']} to {numbers['le']}"
+    told = [f"{_BOUNDS[name]} {number}" for name, number in numbers.items()]
+    return _ALLOWED + " and ".join(told) if told else ""
+
+
 def _keys_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """The keys that there are at a place of an error: fields, list indices and kinds of unions."""
+    """The keys that there are at a place of an error."""
+    return list(
+        dict.fromkeys(key for each in _models_at(model, place) for key in each.model_fields)
+    )
+
+
+def _models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
+    """The models at a place of an error: of fields, list indices, names and kinds of unions."""
     found = [model]
     for part in place:
-        if isinstance(part, int):
-            continue
         of_kind = [
             each
             for each in found
             if "kind" in each.model_fields
             and part in get_args(each.model_fields["kind"].annotation)
         ]
-        found = of_kind or [
-            inner
-            for each in found
-            if part in each.model_fields
-            for inner in _models_in(each.model_fields[part].annotation)
-        ]
-    return list(dict.fromkeys(key for each in found for key in each.model_fields))
+        fields = [each.model_fields[str(part)] for each in found if part in each.model_fields]
+        if of_kind or fields:
+            found = of_kind or [inner for each in fields for inner in _models_in(each.annotation)]
+    return found
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.cli.arguments import moment_of
 from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import NOTED_KINDS, write_entries
@@ -18,6 +19,7 @@ from modelless.controller.history.receipts import (
     receipts_folder,
 )
 from modelless.controller.live import settings_revisions
+from modelless.controller.usecases.decisions import export_receipts
 from modelless.variants.registry.registry import open_registry
 from tests.unit.dispatch.world import LADDER, World
 from tests.unit.replay.session import record_gateway, snapshot
@@ -173,6 +175,8 @@ def test_receipts_are_listed_and_exported(run: Run, home: Path, tmp_path: Path) 
     assert "gw-1" in run("receipts").out
     assert "served-late" in run("receipts", "--outcome", "late").err
     assert run("receipts", "--output", tmp_path / "a.txt").code == InvalidInputError.exit_code
+    refused = run("receipts", "--since", "soon", "--output", "nowhere/a.parquet")
+    assert "--output: got 'nowhere/a.parquet'; allowed: a file" in refused.err
     parquet = pytest.importorskip("pyarrow.parquet")
     assert "2 receipts in" in run("receipts", "--output", tmp_path / "a.parquet").out
     rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
@@ -180,6 +184,19 @@ def test_receipts_are_listed_and_exported(run: Run, home: Path, tmp_path: Path) 
     assert rows[0]["tenant"] == "shop"
     assert rows[1]["candidates"][0]["misses"] == ["too-slow"]
     assert "0 receipts" in run("receipts", "--tenant", "no", "--output", tmp_path / "b.parquet").out
+
+
+def test_an_export_that_fails_leaves_what_was_there(
+    tmp_path: Path, full_disk: Callable[[], None]
+) -> None:
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    file.write_text("before")
+    full_disk()
+    with pytest.raises(EnvironmentUnfitError, match="cannot be written"):
+        export_receipts([{"receipt_id": "gw-1"}], file)
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_receipts_of_before_all_counting_are_refused(run: Run) -> None:
@@ -205,6 +222,9 @@ def test_replay_says_identical_or_shows_the_difference(
     assert "1 of 1 tapes differ" in differs.err
     assert not run("replay", tmp_path / "rec", "--json").document["identical"]
     assert "--record" in run("replay", tmp_path / "none").err
+    refused = run("replay", tmp_path / "none", "--as-world", "nowhere/world.yaml")
+    assert refused.code == InvalidInputError.exit_code
+    assert "--as-world: got 'nowhere/world.yaml'; allowed: a file" in refused.err
 
 
 def test_a_recording_goes_into_a_folder_without_one(run: Run, tmp_path: Path) -> None:

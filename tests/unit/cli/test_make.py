@@ -225,6 +225,11 @@ class TestRebuild:
         assert ran.document["restored"] is False
         assert (tmp_path / "int8.onnx").read_bytes() == self.artifact(made).read_bytes()
 
+    def test_what_cannot_be_written_is_told_first(self, run: Run, home: Path) -> None:
+        ran = run("rebuild", "no/such/variant", "--output", "nowhere/int8.onnx")
+        assert ran.code == 2
+        assert "--output: got 'nowhere/int8.onnx'; allowed: a file" in ran.err
+
     def test_a_damaged_file_is_made_whole(self, run: Run, made: Path) -> None:
         path = self.artifact(made)
         content = path.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -32,6 +33,20 @@ def test_a_page_its_data_and_its_pictures_are_written(
     }
     document = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert document == run("profile", "report", "--json").document
+
+
+def test_writing_that_fails_leaves_the_report_that_was_there(
+    run: Run, profiled: Path, tmp_path: Path, full_disk: Callable[[], None]
+) -> None:
+    data = tmp_path / "profile-report" / "report.json"
+    data.parent.mkdir()
+    data.write_text("before", encoding="utf-8")
+    full_disk()
+    ran = run("profile", "report")
+    assert ran.code == 2
+    assert "No space left" in ran.err
+    assert data.read_text(encoding="utf-8") == "before"
+    assert list(data.parent.iterdir()) == [data]
 
 
 def test_json_alone_writes_nothing(run: Run, profiled: Path, tmp_path: Path) -> None:

@@ -108,6 +108,36 @@ def test_a_store_that_is_not_there_does_not_move(run: Run, tmp_path: Path) -> No
     assert not list(tmp_path.glob("*.db"))
 
 
+@pytest.mark.parametrize("command", ["backup", "restore"])
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true", "sqlite:///no.db"],
+)
+def test_a_store_that_does_not_stay_is_refused(
+    run: Run, registered: Path, tmp_path: Path, command: str, url: str
+) -> None:
+    file = tmp_path / "it.zip"
+    if command == "restore":
+        run("store", "backup", file)
+    ran = run("--store", url, "store", command, file)
+    if (command, url) == ("restore", "sqlite:///no.db"):  # a new one
+        assert ran.code == 0, ran.err
+        return
+    assert ran.code == 2
+    assert f"store URL: got '{url}'; allowed: a store that " in ran.err
+    assert file.exists() == (command == "restore")
+    assert not list(tmp_path.glob("*.db"))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_store_does_not_move_from_or_into_memory(run: Run, registered: Path, place: int) -> None:
+    urls = [f"sqlite:///{registered}/store.db"]
+    urls.insert(place, "sqlite://")
+    refused = run("store", "migrate", *urls)
+    assert refused.code == 2
+    assert f"{('SOURCE', 'TARGET')[place]}: got 'sqlite://'; allowed: a store that " in refused.err
+
+
 def test_a_store_moves(run: Run, registered: Path, tmp_path: Path) -> None:
     source, target = f"sqlite:///{registered}/store.db", f"sqlite:///{tmp_path}/new.db"
     moved = run("store", "migrate", source, target)

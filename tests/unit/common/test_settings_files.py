@@ -11,7 +11,7 @@ from modelless.controller.config import parse_settings
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ({"http": {"port": 99999}}, "http.port: got 99999; allowed: less than or equal to 65535"),
+        ({"http": {"port": 99999}}, "http.port: got 99999; allowed: 1 to 65535"),
         ({"http": {"prot": 1}}, "http.prot: got 1; there is no such key. Did you mean 'port'?"),
         ({"http": {"zzz": 1}}, "there is no such key; allowed: host, port, max_body_bytes"),
         ({"polices": {}}, "polices: got {}; there is no such key. Did you mean 'policies'?"),
@@ -19,6 +19,13 @@ from modelless.controller.config import parse_settings
         ({"tasks": "imagenet"}, "tasks: got 'imagenet'; allowed: a list"),
         (["a"], "(top): got ['a']; allowed: a mapping"),
         ({"gateways": {"labels": {"site": 1}}}, "gateways.labels.site: got 1; allowed: text"),
+        ({"policies": {"explore": 7}}, "policies.explore: got 7; allowed: 0 to 0.5"),
+        (
+            {"slos": {"quick": {"latency_ms": -1}}},
+            "slos.quick.latency_ms: got -1; allowed: greater than 0 and less than or "
+            "equal to 3600000",
+        ),
+        ({"slos": {"quick": {"latenzy": 1}}}, "Did you mean 'latency_ms'?"),
         ({"seed": -1}, "seed: got -1; allowed: greater than or equal to 0"),
         ({"policies": {"selection": 5}}, "policies.selection: got 5; allowed: text, or a mapping"),
         (

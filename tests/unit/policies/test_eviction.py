@@ -411,6 +411,22 @@ def test_miss_cost_keeps_the_replica_of_what_is_busy() -> None:
     assert MissCost().rank(mine, busy) == [other, replicas[0]]
 
 
+def test_miss_cost_takes_no_instance_for_its_own_stand_in() -> None:
+    # The idle worker serves all of a, and the busy one could take over little of it.
+    on_idle, on_busy = held("a", worker="idle"), held("a", worker="busy")
+    other = held("b", worker="idle")
+    instances = [on_idle, on_busy, other]
+    workers = tuple(
+        WorkerState(name, "gpu", 1000, tuple(i for i in instances if i.worker_id == name), share)
+        for name, share in (("idle", 0.0), ("busy", 0.9))
+    )
+    seen = make_cluster_view(
+        {"gpu": GPU}, workers, now_s=100.0, arrivals_per_s={"a": 4.0, "b": 1.0}, unmet_per_s={}
+    )
+    ranked = MissCost().rank([on_idle, other], seen)
+    assert [i.variant_id for i in ranked] == ["b/m/v@1", "a/m/v@1"]
+
+
 def test_miss_cost_counts_the_queries_that_a_load_comes_too_late_for() -> None:
     instances = [held("hasty"), held("patient")]
     demands = (Demand("hasty", 1.0, 0.0, 1.0), Demand("patient", 600.0, 0.0, 1.2))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.control.messages import VersionsChanged
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import QueryArrived
@@ -72,6 +73,20 @@ def test_the_world_holds_the_devices_profiles_and_policies_of_then(recording: Pa
     figures = simulate(load_world(recording / "again.yaml")).figures()
     assert figures["queries"] == 301
     assert figures["answered"] > 50
+
+
+def test_writing_that_fails_leaves_the_world_that_was_there(
+    recording: Path, full_disk: Callable[[], None]
+) -> None:
+    names = ("again.yaml", "again.trace.csv")
+    for name in names:
+        (recording / name).write_text("before")
+    before = set(recording.iterdir())
+    full_disk()
+    with pytest.raises(EnvironmentUnfitError, match="cannot be written"):
+        write_world(recording, recording / "again.yaml")
+    assert [(recording / name).read_text() for name in names] == ["before"] * 2
+    assert set(recording.iterdir()) == before
 
 
 def test_queries_that_no_batch_can_hold_are_left_out(tmp_path: Path) -> None:

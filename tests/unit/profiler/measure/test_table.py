@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_a_card_has_its_own_name_by_which_its_peaks_are_published(make: Any) -> 
     (found,) = rows_of([row], {row.variant_id: make.variant()}, {"gpu-1": card})
     assert (found.device, found.device_kind) == ("NVIDIA L4", "gpu")
     assert find_known_device(found.device, found.device_kind) is not None
+
+
+def test_writing_that_fails_leaves_the_table_that_was_there(
+    path: Path, full_disk: Callable[[], None]
+) -> None:
+    path.write_text("before")
+    full_disk()
+    with pytest.raises(OSError, match="No space left"):
+        write_table(path, [])
+    assert path.read_text() == "before"
 
 
 def test_our_measurements_survive_a_round_trip(path: Path, make: Any) -> None:
