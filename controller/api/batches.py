@@ -24,7 +24,7 @@ class BatchRequest(BaseModel):
     output: _Path
     task: Annotated[str, Field(min_length=1, max_length=512)]
     min_accuracy: Annotated[float, Field(ge=0, le=100)] | None = None
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    deadline_s: Annotated[float, Field(ge=0.001, le=7 * 86_400)] | None = None
     top: Annotated[int, Field(ge=1, le=1000)] | None = None
     rows_per_file: Annotated[int, Field(ge=1, le=1_000_000)] = 5000
 

@@ -99,13 +99,14 @@ class TenantBooks:
             account.limits = limits
             account.tokens = min(account.tokens, account.burst)
 
-    def admit(self, tenant: str, now_s: float, now: float) -> None:
+    def admit(self, tenant: str, now_s: float, now: float, *, again: bool = False) -> None:
         """Count a query that begins.
 
         Args:
             tenant: of the query.
             now_s: on a clock that only grows, seconds.
             now: seconds since the epoch.
+            again: whether it was admitted and closed before: then it is only open once more.
 
         Raises:
             OverloadedError: it is one too many; says when to come again.
@@ -113,11 +114,12 @@ class TenantBooks:
         account = self._accounts.get(tenant)
         if account is None:
             return
-        account.check_cost(tenant, now)
-        account.check_open(tenant)
-        account.check_rate(tenant, now_s)
-        account.tokens -= 1.0
-        account.queries += 1
+        if not again:
+            account.check_cost(tenant, now)
+            account.check_open(tenant)
+            account.check_rate(tenant, now_s)
+            account.tokens -= 1.0
+            account.queries += 1
         account.open_queries += 1
 
     def close(self, tenant: str, cost_usd: float = 0.0) -> None:
@@ -125,6 +127,12 @@ class TenantBooks:
         account = self._accounts.get(tenant)
         if account is not None:
             account.open_queries = max(account.open_queries - 1, 0)  # it may have begun before
+            account.unreported_usd += cost_usd
+
+    def charge(self, tenant: str, cost_usd: float) -> None:
+        """Count what a query cost that was closed already."""
+        account = self._accounts.get(tenant)
+        if account is not None:
             account.unreported_usd += cost_usd
 
     def take_use(self) -> dict[str, TenantUse]:

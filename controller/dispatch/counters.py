@@ -35,7 +35,7 @@ _MOST_CUSTOM_REASONS = 16
 """So many reasons of a policy's own are counted one by one."""
 
 _MOST_TENANT_ENDS = 16_384
-"""So many pairs of a tenant and an outcome are counted."""
+"""So many pairs of a tenant and an outcome are counted between two reports."""
 
 _EXACT_KINDS = 512
 """So many kinds are counted as they are; the limits of further ones are rounded."""
@@ -71,11 +71,9 @@ class Meters:
         key = (scope, outcome)
         self.ends[key] = self.ends.get(key, 0) + 1
         if tenant:
-            self.count_tenant((tenant, outcome), 1)
-
-    def count_tenant(self, end: tuple[str, str], count: int) -> None:
-        if end in self.tenants or len(self.tenants) < _MOST_TENANT_ENDS:
-            _count(self.tenants, end, count)
+            end = tenant, outcome
+            if end in self.tenants or len(self.tenants) < _MOST_TENANT_ENDS:
+                _count(self.tenants, end)
 
     def count_refusal(self, scope: str, reason: str, count: int = 1) -> None:
         """Count refused queries; those for further reasons than a policy may have are ``other``."""
@@ -107,12 +105,11 @@ class Meters:
         _count(self.cache_hits, scope, count)
 
     def add(self, other: Meters) -> None:
+        """Add all counts but those of tenants: whoever keeps the sum has to bound their names."""
         for scope, count in other.cache_hits.items():
             self.count_cache_hit(scope, count)
         for end, count in other.ends.items():
             _count(self.ends, end, count)
-        for end, count in other.tenants.items():
-            self.count_tenant(end, count)
         for (scope, reason), count in other.refusals.items():
             self.count_refusal(scope, reason, count)
         for scope, latencies in other.latencies.items():

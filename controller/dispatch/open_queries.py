@@ -176,7 +176,10 @@ class OpenQueries:
         for query in batch.queries:
             query_id = query.query_id
             receipt = close(query_id, None)
-            if receipt is None:  # it was cancelled
+            if receipt is None:
+                cancelled = self._receipts.get(query_id)
+                if cancelled is not None:  # what it cost counts all the same
+                    cancelled.cost_usd, cancelled.run_s = item_usd * query.items, busy_s
                 continue
             asked = receipt.query
             outcome = receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"

@@ -19,6 +19,7 @@ from modelless.controller.usecases.home import Home
 from modelless.variants.decoding import decode_texts
 from modelless.variants.metrics.outputs import is_number
 from modelless.variants.signature import TEXT, dtype_of
+from modelless.variants.validation.pictures import in_mode, upright
 from modelless.variants.vocabulary import SLO, CtcDecoding, TensorSpec
 
 _TOP = 5
@@ -214,8 +215,9 @@ def _read_photo(path: Path, spec: TensorSpec) -> NDArray[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             with pillow.open(path) as opened:
-                photo = _upright(opened, operations)
-                photo = _in_mode(photo, mode, pillow)
+                draft = (2 * SHORTER_SIDE_PX, 2 * SHORTER_SIDE_PX)
+                opened.draft(None, draft)  # lets JPEG decode smaller
+                photo: Any = in_mode(upright(opened), mode)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         reason = "it is no image, or it is damaged" if "identify" in str(error) else str(error)
         raise InvalidInputError.of("photo", str(path), f"an image file ({reason})") from None
@@ -258,26 +260,6 @@ def _form_of(spec: TensorSpec) -> tuple[str, tuple[int | None, int | None]]:
         )
     height, width = (None if side == -1 else side for side in shape[1:3])
     return "L" if grey else "RGB", (width, height)
-
-
-def _upright(photo: Any, operations: Any) -> Any:
-    """The photo as it was held, decoded: cameras turn the picture by a note, not by its pixels."""
-    photo.draft(None, (2 * SHORTER_SIDE_PX, 2 * SHORTER_SIDE_PX))  # lets JPEG decode smaller
-    photo.load()
-    return operations.exif_transpose(photo)
-
-
-def _in_mode(photo: Any, mode: str, image: Any) -> Any:
-    """The photo in ``mode``, what is transparent on white."""
-    if photo.mode.startswith(("I", "F")):  # 16 or 32 bits of grey, which Pillow would clip
-        values = np.asarray(photo, np.float64)
-        most = 65535.0 if values.max() > 255.0 else 255.0
-        photo = image.fromarray(np.clip(values / most * 255.0, 0, 255).astype(np.uint8), "L")
-    if "transparency" in photo.info or photo.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
-        photo = photo.convert("RGBA")
-        white = image.new("RGBA", photo.size, "white")
-        photo = image.alpha_composite(white, photo)
-    return photo.convert(mode)
 
 
 def specs_of(described: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:

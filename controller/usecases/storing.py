@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from modelless.common.errors import InvalidInputError, StoreError
+from modelless.common.errors import InvalidInputError
 from modelless.common.files import expanded
 from modelless.controller.history.audit import note_act, user_name
 from modelless.controller.history.feedback import FEEDBACK
@@ -97,14 +97,9 @@ def restore_store(
     with open_home(home) as registry:
         told = _telling(on_progress, "artifacts restored")
         note_act(folder, "store-restore", user_name(), file=str(path), replace=replace)
-        try:
-            rows = restore_backup(
-                registry.store, registry.artifacts, path, told, files, replace=replace
-            )
-        except OSError as error:
-            raise StoreError(
-                f"The rows are back, but {error.filename} cannot be written ({error.strerror})."
-            ) from error
+        rows = restore_backup(
+            registry.store, registry.artifacts, path, told, files, replace=replace
+        )
     return rows, is_down
 
 

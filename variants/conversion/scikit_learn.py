@@ -8,6 +8,7 @@ read. Of trees, which skops cannot vouch for, importable code is the way.
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_attribute
 
-from modelless.common.errors import InvalidInputError, require
+from modelless.common.errors import IntegrityError, InvalidInputError, require
+from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.conversion.converted import Source, finish, load_model
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
@@ -108,6 +110,9 @@ def _read_skops(source: str) -> Any:
     skops_io = require("skops.io", "conversion", _HINT)
     path = Path(source)
     try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > MAX_ARTIFACT_BYTES:
+                raise IntegrityError(f"{source}: allowed: up to {MAX_ARTIFACT_BYTES} bytes.")
         untrusted = skops_io.get_untrusted_types(file=path)
         if untrusted:
             raise InvalidInputError.of(
@@ -117,7 +122,7 @@ def _read_skops(source: str) -> Any:
                 "Name the model as package.module:attribute of code that makes it instead.",
             )
         return skops_io.load(path, trusted=[])
-    except InvalidInputError:
+    except (IntegrityError, InvalidInputError):
         raise
     except Exception as error:  # a damaged archive raises whatever is met first
         raise InvalidInputError.of(

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from itertools import chain
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ from onnx import (
     shape_inference,
 )
 
+from modelless.variants.graphs.traversal import graphs, nodes_in
+
 # Helping ONNX's shape inference over what it does not follow: sizes that a graph reckons with.
 #
 # A graph may ask a picture for its size and cut its middle out by it. Inference follows some such
@@ -32,6 +36,8 @@ from onnx import (
 # reference evaluator of ONNX works out that arithmetic here, and those axes are kept.
 
 _MOST_ELEMENTS: Final = 1024  # of a constant that can be a shape, which inference must see
+_MOST_WORK: Final = 1 << 22  # elements that may be written in all
+_MEASURING: Final = frozenset({"Shape", "Size"})
 # The operators that compute sizes; all others run only when the graph runs.
 _ARITHMETIC: Final = frozenset(
     {"Abs", "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather"}
@@ -79,7 +85,7 @@ def _fold(
     for node in model.graph.node:
         if node.op_type not in _ARITHMETIC or node.op_type == "Constant":
             continue
-        if node.op_type in ("Shape", "Size"):
+        if node.op_type in _MEASURING:
             sizes = shapes.get(node.input[0], (None,))
             if None in sizes:
                 continue
@@ -90,13 +96,13 @@ def _fold(
         known.update(node.output)
     if not asked:
         return False
-    values = _evaluate(model, foldable, shapes, constants)
-    for node, value in values:
+    found = _evaluate(model, foldable, shapes, constants)
+    for node, value in found:
         del node.input[:]
         del node.attribute[:]
         node.op_type = "Constant"
         node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(value)))
-    return bool(values)
+    return bool(found)
 
 
 def _evaluate(
@@ -105,36 +111,42 @@ def _evaluate(
     shapes: Mapping[str, tuple[int | None, ...]],
     constants: Mapping[str, TensorProto],
 ) -> list[tuple[NodeProto, NDArray[Any]]]:
-    """The value of each of ``nodes``; none if they cannot be worked out."""
+    """The values of those of ``nodes`` that can be worked out and may be a shape."""
     import numpy as np
     from onnx.reference import ReferenceEvaluator  # slow to import, and few graphs need it
 
-    wanted = {name for node in nodes for name in node.input if name}
-    measured = {node.input[0] for node in nodes if node.op_type in ("Shape", "Size")}
-    graph = GraphProto(name="sizes")
-    graph.node.extend(nodes)
-    graph.input.extend(helper.make_empty_tensor_value_info(name) for name in measured)
-    graph.output.extend(helper.make_empty_tensor_value_info(node.output[0]) for node in nodes)
-    graph.initializer.extend(
-        _named(constants[name], name) for name in wanted - measured if name in constants
-    )
     opsets = {each.domain: each.version for each in model.opset_import}
-    try:
-        feeds = {
-            # A tensor of the right shape that takes no memory.
-            name: np.broadcast_to(np.float32(0.0), [size or 0 for size in shapes[name]])
-            for name in measured
-        }
-        values = ReferenceEvaluator(graph, opsets=opsets).run(None, feeds)
-    except Exception:  # noqa: BLE001 (whatever is odd about the graph, its sizes stay unknown)
-        return []
-    return list(zip(nodes, map(np.asarray, values), strict=True))
-
-
-def _named(tensor: TensorProto, name: str) -> TensorProto:
-    copy = deepcopy(tensor)
-    copy.name = name
-    return copy
+    values: dict[str, NDArray[Any]] = {}
+    found = []
+    left = _MOST_WORK
+    for node in nodes:
+        names = [name for name in node.input if name]
+        try:
+            if node.op_type in _MEASURING:
+                # A tensor of the right shape that takes no memory.
+                sizes = [size or 0 for size in shapes[names[0]]]
+                feeds = {names[0]: np.broadcast_to(np.float32(0.0), sizes)}
+            else:
+                for name in set(names) - set(values):
+                    values[name] = numpy_helper.to_array(constants[name])
+                feeds = {name: values[name] for name in names}
+                # Nothing in _ARITHMETIC writes more than its inputs' sizes multiplied. A size of 0
+                # counts as 1, as a sum over it leaves the other sizes.
+                work = math.prod(max(1, size) for name in names for size in feeds[name].shape)
+                if work > left:
+                    continue
+                left -= work
+            graph = GraphProto(name="sizes", node=[node])
+            graph.input.extend(helper.make_empty_tensor_value_info(name) for name in feeds)
+            graph.output.append(helper.make_empty_tensor_value_info(node.output[0]))
+            (value,) = map(np.asarray, ReferenceEvaluator(graph, opsets=opsets).run(None, feeds))
+        except Exception:  # noqa: BLE001, S112 (whatever is odd about it, its size stays unknown)
+            continue
+        # Texts grow with each sum, whatever their number.
+        if value.dtype.kind in "biuf" and value.size <= _MOST_ELEMENTS:
+            values[node.output[0]] = value
+            found.append((node, value))
+    return found
 
 
 def _keep_axes(
@@ -171,6 +183,9 @@ def _axes(tensor: TensorProto, rank: int) -> set[int]:
 ONNX_RUNTIME_DOMAIN: Final = "com.microsoft"
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 
+_MOST_INLINED_BYTES: Final = 1 << 28
+_MOST_AXES: Final = 16  # of a tensor, as a rule
+_NODE_BYTES: Final = 1 << 10  # of memory, besides what a node takes in a file
 _PASSES: Final = 8  # sizes that are reckoned from sizes that were reckoned, and so on
 
 _FIRST: Final = slice(0, 1)
@@ -303,9 +318,49 @@ def _inlined(lean: ModelProto) -> ModelProto:
     if not lean.functions:
         return lean
     try:
-        return inliner.inline_local_functions(lean)
-    except Exception:  # noqa: BLE001 (it raises its own kinds; calls then stay, of unknown meaning)
-        return lean
+        if _inlined_bytes(lean) <= _MOST_INLINED_BYTES:
+            return inliner.inline_local_functions(lean)
+    except Exception:  # noqa: BLE001, S110 (it raises its own kinds)
+        pass
+    del lean.functions[:]  # calls stay, of unknown meaning; inference would follow each of them
+    return lean
+
+
+def _inlined_bytes(lean: ModelProto) -> int:
+    """A bound of the memory that takes what stands for the calls: functions may double each other.
+
+    Raises:
+        CycleError: a function calls itself.
+    """
+    functions = {(each.domain, each.name, each.overload): each for each in lean.functions}
+    bodies = {key: tuple(nodes_in(function)) for key, function in functions.items()}
+    calls = {
+        key: {_called(node) for node in body}.intersection(functions)
+        for key, body in bodies.items()
+    }
+    main = [node for node in nodes_in(lean.graph) if _called(node) in functions]
+    handed = [each for function in lean.functions for each in function.attribute_proto]
+    for node in (*main, *chain.from_iterable(bodies.values())):
+        if _called(node) in functions:
+            handed += node.attribute
+    if any(each.HasField("g") or each.graphs for each in handed):
+        return _MOST_INLINED_BYTES + 1  # such calls hide in others' attributes
+    heaviest = max((each.ByteSize() for each in handed), default=0)
+    sizes: dict[tuple[str, str, str], int] = {}
+    for key in TopologicalSorter(calls).static_order():
+        size = sum(
+            sizes.get(_called(node), 0)
+            + _NODE_BYTES
+            + node.ByteSize()
+            + heaviest * sum(bool(each.ref_attr_name) for each in node.attribute)
+            for node in bodies[key]
+        )
+        sizes[key] = min(size, _MOST_INLINED_BYTES + 1)
+    return sum(sizes[_called(node)] for node in main)
+
+
+def _called(node: NodeProto) -> tuple[str, str, str]:
+    return (node.domain, node.op_type, node.overload)
 
 
 def _inferred(lean: ModelProto) -> GraphProto:
@@ -323,10 +378,40 @@ def _inferred(lean: ModelProto) -> GraphProto:
 
 
 def _infer(model: ModelProto) -> GraphProto:
+    follows = _propagated(model) <= _MOST_WORK
     try:
-        return shape_inference.infer_shapes(model, data_prop=True).graph
+        return shape_inference.infer_shapes(model, data_prop=follows).graph
     except Exception:  # noqa: BLE001 (it raises its own kinds; an unknown count harms nothing)
         return GraphProto()
+
+
+def _propagated(model: ModelProto) -> int:
+    """About how many sizes inference keeps: each ``Concat`` of a tensor with itself doubles it."""
+    lengths: dict[str, int] = {}
+    total = 0
+    for graph in graphs(model):
+        lengths |= {each.name: _length(each) for each in graph.initializer}
+        for node in graph.node:
+            if not node.output:
+                continue
+            if node.op_type == "Constant":
+                length = max((_length(each.t) for each in node.attribute), default=0)
+            elif node.op_type == "Shape":
+                length = _MOST_AXES
+            elif node.op_type in _ARITHMETIC:
+                together = sum if node.op_type == "Concat" else max
+                length = together([0, *(lengths.get(name, 0) for name in node.input)])
+            else:
+                continue
+            lengths[node.output[0]] = length
+            total += length
+    return total
+
+
+def _length(tensor: TensorProto) -> int:
+    """Of a constant that can be a shape."""
+    is_whole = tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+    return math.prod(tensor.dims) if is_whole and len(tensor.dims) < 2 else 0
 
 
 def _stand_in(node: NodeProto, graph: GraphProto) -> None:

@@ -35,6 +35,7 @@ _CLASSICAL: Final[Mapping[str, str]] = {
 }  # fmt: skip
 _STANDARD_UNCOUNTED: Final = frozenset({"Einsum", "DeformConv", "LinearAttention"})
 _CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
+_MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,16 @@ class Layer:
 
 
 def count_multiply_adds(model: ModelProto) -> int | None:
-    """Multiply-adds of all layers for one item; None if those of any are unknown."""
+    """Multiply-adds of all layers for one item; None if unknown: see ``total_multiply_adds``."""
     return total_multiply_adds(layers_of(read_item_graph(model)))
 
 
 def total_multiply_adds(layers: list[Layer]) -> int | None:
-    """The layers' sum; None if that of any is unknown."""
+    """The layers' sum; None if that of any is unknown, or it is larger than a store can hold."""
     counts = [layer.multiply_adds for layer in layers]
     known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    total = sum(known)
+    return total if len(known) == len(counts) and total <= _MOST else None
 
 
 def layers_of(graph: ItemGraph) -> list[Layer]:

@@ -47,7 +47,8 @@ def count_parameters(model: ModelProto) -> int:
         if index in _SCALES.get(node.op_type, ())
     }
     in_tensors = sum(
-        packed.get(tensor.name, math.prod(map(int, tensor.dims)))
+        # A byte holds no more than 8 numbers, whatever the node says.
+        min(packed.get(tensor.name, stored := math.prod(map(int, tensor.dims))), 8 * stored)
         for tensor in _initializers(model)
         if tensor.data_type != TensorProto.INT64 and tensor.name not in scales
     )

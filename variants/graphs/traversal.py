@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 def graphs(model: ModelProto) -> Iterator[GraphProto]:
-    """Every graph: the main one, those of training info, and those inside nodes, however deep."""
+    """Every graph: the main one, those of training info, and those in attributes, however deep."""
     pending = [model.graph]
     for training in model.training_info:
         pending += [training.initialization, training.algorithm]
@@ -28,15 +28,24 @@ def nodes(model: ModelProto) -> Iterator[NodeProto]:
         yield from function.node
 
 
+def nodes_in(owner: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    """The nodes of a graph or function, those of the graphs in it included."""
+    pending = [owner]
+    while pending:
+        owner = pending.pop()
+        yield from owner.node
+        pending.extend(_subgraphs(owner))
+
+
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that the file holds or refers to: initializers and nodes' attributes."""
+    """Every tensor that the file holds or refers to: initializers, and those in attributes."""
     for graph in graphs(model):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield sparse.values
             yield sparse.indices
-    for node in nodes(model):
-        for attribute in node.attribute:
+    for owner in (*graphs(model), *model.functions):
+        for attribute in _attributes(owner):
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
@@ -46,16 +55,18 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
             for sparse in attribute.sparse_tensors:
                 yield sparse.values
                 yield sparse.indices
-    for function in model.functions:
-        for attribute in function.attribute_proto:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
 
 
 def _subgraphs(owner: GraphProto | FunctionProto) -> Iterator[GraphProto]:
+    for attribute in _attributes(owner):
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _attributes(owner: GraphProto | FunctionProto) -> Iterator[AttributeProto]:
+    """Those of its nodes; of a function also the values that a call need not give."""
+    if isinstance(owner, FunctionProto):
+        yield from owner.attribute_proto
     for node in owner.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield attribute.g
-            yield from attribute.graphs
+        yield from node.attribute

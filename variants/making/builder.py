@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.common.files import write_whole
-from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.artifacts import ArtifactStore, check_sha256
 from modelless.variants.graphs.canonical import read_model, write_model
 from modelless.variants.making.bounded_memory import Answers
 from modelless.variants.making.calibration import CalibrationData
@@ -151,6 +151,7 @@ class Builder:
             calibration = with_answers(source, calibration)
         wanted = Answers(Session(source), calibration) if calibration.feeds else None
         chains = _Chains(source, base, calibration, wanted, task)
+        self._record(chains.lineage(()), _Result(base, ()))
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -248,6 +249,25 @@ class Builder:
                 f"The work folder {path.parent} cannot be written ({error.strerror or error}). "
                 "Free some space or make it writable, then repeat: what was made is kept."
             ) from error
+
+
+def forget_steps(folder: Path, sources: Collection[str]) -> set[str]:
+    """Forget what steps made of sources; returns the sha256 of each result, whose file stays.
+
+    Args:
+        folder: a builder's.
+        sources: sha256 of ONNX files.
+    """
+    found = set()
+    for path in (folder / "steps").glob("*.json"):
+        try:
+            record = json.loads(path.read_bytes())
+            if record["lineage"]["source_sha256"] in sources:
+                found.add(check_sha256(record["artifact_sha256"]))
+                path.unlink()
+        except (OSError, ValueError, KeyError, TypeError, InvalidInputError):
+            continue  # a damaged record says nothing
+    return found
 
 
 def with_answers(source: bytes, calibration: CalibrationData) -> CalibrationData:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import select
 
@@ -20,10 +20,8 @@ from modelless.variants.making.calibration import CalibrationData, from_npz
 from modelless.variants.making.fidelity import Fidelity
 from modelless.variants.making.lineage import Lineage
 from modelless.variants.store import HistoryRow, Store
+from modelless.variants.store.rows import MADE
 from modelless.variants.vocabulary import Variant
-
-MADE: Final = "variant-made"
-"""The history's kind of row that says where a variant comes from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.paths import ScopePath, not_found, parse_path
+from modelless.variants.registry.registry import REMOVED
 from modelless.variants.registry.versions import EARLIER_KEPT, Line, Trial, TrialRules
 from modelless.variants.store.database import Store
 from modelless.variants.store.rows import (
@@ -27,7 +28,7 @@ from modelless.variants.store.rows import (
     registered_state,
     variants_in,
 )
-from modelless.variants.store.tables import HistoryRow, VersionLineRow, utc_now
+from modelless.variants.store.tables import HistoryRow, VariantRow, VersionLineRow, utc_now
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
 TRIAL_BEGUN, TRIAL_WON, TRIAL_LOST = "canary-begun", "canary-promoted", "canary-rolled-back"
@@ -99,12 +100,14 @@ def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
 
     Raises:
         NotFoundError: no such version.
-        InvalidInputError: no version was named, it is current already, or another is on trial.
+        InvalidInputError: no version was named, it is current already, another is on trial, or the
+            variant is retired.
         StoreError: the store refused.
     """
     path, version = _versioned(variant_id)
     with store.transaction() as session:
         line = _line(session, path)
+        _refuse_retired(session, "promote", line, version)
         if line.trial is not None and line.trial.version != version:
             raise InvalidInputError.of(
                 "promote",
@@ -173,7 +176,8 @@ def begin_trial(
 
     Raises:
         NotFoundError: no such version.
-        InvalidInputError: it is current already, ``against`` is not, or a trial of the task is on.
+        InvalidInputError: it is current already, ``against`` is not, a trial of the task is on, or
+            the variant is retired.
         StoreError: the store refused.
     """
     path, version = _versioned(variant_id)
@@ -188,6 +192,7 @@ def begin_trial(
                     f"To end it: modelless rollback {other.name}",
                 )
         line = _line(session, path)
+        _refuse_retired(session, "canary", line, version)
         if version == line.current or against not in (None, line.current):
             raise InvalidInputError.of(
                 "canary",
@@ -195,7 +200,7 @@ def begin_trial(
                 f"a version other than the current one, against the current one, {line.current}",
                 f"To make another one current: modelless promote {line.name}@VERSION",
             )
-        number = latest_change(session) + 1
+        number = _next_number(session)
         trial = Trial(line.name, version, line.current, share, number, time.time(), rules)
         details = {"share": share, "against": line.current}
         after = dataclasses.replace(line, trial=trial)
@@ -242,6 +247,22 @@ def _line(session: Session, path: ScopePath) -> Line:
     return lines_in(session).get(name) or registered[name]
 
 
+def _refuse_retired(session: Session, what: str, line: Line, version: int) -> None:
+    for variant_id in (line.current_id, f"{line.name}@{version}"):
+        if session.get_one(VariantRow, variant_id).retired_at is not None:
+            raise InvalidInputError.of(
+                what, f"{line.name}@{version}", "a variant that is not retired",
+                f"Take it back into service first: modelless retire --undo {line.name}",
+            )  # fmt: skip
+
+
+def _next_number(session: Session) -> int:
+    """The number after all that there are and were: lines may have been removed."""
+    removed = session.scalars(select(HistoryRow.details).where(HistoryRow.kind == REMOVED))
+    numbers: list[int] = [each.get("number", 0) for each in removed]
+    return max(latest_change(session), *numbers, 0) + 1
+
+
 def _advanced(line: Line, version: int) -> Line:
     earlier = tuple(each for each in (*line.earlier, line.current) if each != version)
     return Line(line.name, version, earlier[-EARLIER_KEPT:])
@@ -251,7 +272,7 @@ def _change(
     session: Session, before: Line, after: Line, kind: str, who: str, reason: str, details: Details
 ) -> Line:
     """Write the line and its history."""
-    number = latest_change(session) + 1
+    number = _next_number(session)
     row = session.get(VersionLineRow, after.name) or VersionLineRow(name=after.name)
     row.current, row.earlier = after.current, list(after.earlier)
     row.trial = dataclasses.asdict(after.trial) if after.trial is not None else None

@@ -160,6 +160,8 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts) -> 
         session.flush()
     row = variant_row(new)
     row.graph_facts = graph_facts.document()
+    if every:  # a retired variant stays out of service
+        row.retired_at = session.get_one(VariantRow, every[-1].id).retired_at
     session.add(row)
     return new
 

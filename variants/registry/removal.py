@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.making.origins import MADE
+from modelless.variants.making.builder import forget_steps
 from modelless.variants.paths import ScopePath, parse_path
 from modelless.variants.registry.registry import (
     REINSTATED,
@@ -26,7 +27,13 @@ from modelless.variants.registry.registry import (
     one_variant,
 )
 from modelless.variants.registry.versions import Line, name_of
-from modelless.variants.store.rows import lines_in, registered_lines, variants_in
+from modelless.variants.store.rows import (
+    latest_change,
+    lines_in,
+    made_of,
+    registered_lines,
+    variants_in,
+)
 from modelless.variants.store.tables import (
     ArtifactRow,
     HistoryRow,
@@ -60,7 +67,14 @@ class Removed:
 
 
 def remove(
-    registry: Registry, name: str, who: str, reason: str, held: Mapping[str, str], *, is_up: bool
+    registry: Registry,
+    name: str,
+    who: str,
+    reason: str,
+    held: Mapping[str, str],
+    work: Path,
+    *,
+    is_up: bool,
 ) -> Removed:
     """Remove a task, a model, a variant or one version, with its profiles and its files.
 
@@ -70,6 +84,7 @@ def remove(
         who: asks for it.
         reason: a sentence for the history.
         held: who holds a variant loaded now, by its id.
+        work: the folder that variants are made in. Nobody makes any meanwhile.
         is_up: whether a cluster runs from the registry's home.
 
     Raises:
@@ -84,23 +99,23 @@ def remove(
         left = _left(session, path, ids)
         _refuse_held(ids, held)
         _refuse_in_service(session, chosen, left, is_up=is_up)
-        files = {variant.artifact_sha256: variant.artifact_bytes for variant in chosen}
-        files |= _made_of(session, ids)
+        files = {variant.artifact_sha256 for variant in chosen} | made_of(session, ids)
+        number = latest_change(session)
         _delete_rows(session, ids, left)
         if path.variant is None:
             _delete_above(session, path)
         session.flush()
-        kept = _referred_to(session)
-        gone = {sha256: size for sha256, size in files.items() if sha256 not in kept}
+        gone = files - _referred_to(session)
         session.execute(delete(ArtifactRow).where(ArtifactRow.sha256.in_(list(gone))))
         for subject in ids or [str(path)]:
-            details: dict[str, Any] = {"who": who, "scope": str(path)}
+            details: dict[str, Any] = {"who": who, "scope": str(path), "number": number}
             session.add(HistoryRow(kind=REMOVED, subject=subject, reason=reason, details=details))
     # The files go last, so that no row ever speaks of one that is gone; another process may have
     # registered one of them again before this transaction.
+    gone |= forget_steps(work, gone)
     with registry.store.transaction() as session:
-        kept = _referred_to(session)
-        sizes = [registry.artifacts.remove(sha256) for sha256 in gone if sha256 not in kept]
+        unused = gone - _referred_to(session)
+        sizes = [registry.artifacts.remove(sha256) for sha256 in unused]
     return Removed(str(path), tuple(ids), sum(size > 0 for size in sizes), sum(sizes))
 
 
@@ -209,25 +224,9 @@ def _refuse_in_service(
             )  # fmt: skip
 
 
-def _made_of(session: Session, ids: Collection[str]) -> dict[str, int]:
-    """The files that variants were made of; their sizes are not known."""
-    rows = select(HistoryRow.details).where(
-        HistoryRow.kind == MADE, HistoryRow.subject.in_(list(ids))
-    )
-    found: dict[str, int] = {}
-    for details in session.scalars(rows):
-        for sha256 in (
-            details.get("calibration_file_sha256"), details.get("lineage", {}).get("source_sha256")
-        ):  # fmt: skip
-            if isinstance(sha256, str):
-                found[sha256] = 0
-    return found
-
-
 def _referred_to(session: Session) -> set[str]:
     """The files of all variants that there are, and those that they were made of."""
-    kept = set(session.scalars(select(VariantRow.artifact_sha256)))
-    return kept | set(_made_of(session, session.scalars(select(VariantRow.id)).all()))
+    return set(session.scalars(select(VariantRow.artifact_sha256))) | made_of(session)
 
 
 def _delete_rows(session: Session, ids: Sequence[str], left: Mapping[str, list[int]]) -> None:

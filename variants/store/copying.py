@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +22,7 @@ from modelless.common.errors import IntegrityError, InvalidInputError, StoreErro
 from modelless.common.files import write_whole
 from modelless.variants.artifacts import ArtifactStore, check_sha256, file_sha256
 from modelless.variants.store.database import Store, open_store
+from modelless.variants.store.rows import made_of
 from modelless.variants.store.tables import ArtifactRow, Base, LeaseRow, SchemaVersionRow
 
 _ROWS_AT_ONCE: Final = 500
@@ -62,12 +64,9 @@ def copy_store(
         if replace:
             for table in reversed(TABLES):
                 writing.execute(delete(table))
+        else:
+            _check_empty(writing, target, hint)
         for table in TABLES:
-            if writing.execute(select(table).limit(1)).first() is not None:
-                raise InvalidInputError.of(
-                    "target", target.shown_url, "a store without rows",
-                    f"Its table {table.name} has some; {hint}.",
-                )  # fmt: skip
             rows = reading.execute(select(table).execution_options(yield_per=_ROWS_AT_ONCE))
             for some in rows.mappings().partitions():
                 writing.execute(insert(table), [dict(row) for row in some])
@@ -81,6 +80,15 @@ def copy_store(
                     "was changed there."
                 )
     return {name: count for name, (count, _) in before.items()}
+
+
+def _check_empty(session: Session, store: Store, hint: str) -> None:
+    for table in TABLES:
+        if session.execute(select(table).limit(1)).first() is not None:
+            raise InvalidInputError.of(
+                "target", store.shown_url, "a store without rows",
+                f"Its table {table.name} has some; {hint}.",
+            )  # fmt: skip
 
 
 def _number_on(session: Session, table: Table) -> None:
@@ -111,8 +119,8 @@ def write_backup(
     """Write the store as it was at one moment, its artifacts and other files into one zip file.
 
     ``manifest.json`` has the format's number and the sha256 of ``store.db``, a SQLite store, and of
-    each file in ``files/``; artifacts are in ``artifacts/``, named by their sha256. Serving goes on
-    meanwhile.
+    each file in ``files/``; artifacts are in ``artifacts/``, named by their sha256, and with them
+    what variants were made of, as far as it is there. Serving goes on meanwhile.
 
     Args:
         path: the file; it appears when it is whole, for this user alone.
@@ -160,6 +168,7 @@ def _write_part(
     with open_store(f"sqlite:///{database}") as copy:
         rows = copy_store(store, copy)
         every = _artifact_bytes(copy)
+        sources = _sources(copy, every)
     others = {name: each.read_bytes() for name, each in files.items() if each.exists()}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in others.items()}
     manifest = {"format": _FORMAT, "store_sha256": file_sha256(database), "files_sha256": digests}
@@ -172,6 +181,9 @@ def _write_part(
         for number, sha256 in enumerate(every, 1):
             file.writestr(f"artifacts/{sha256}", artifacts.read(sha256))
             on_artifact(number, len(every))
+        for sha256 in sources:
+            with suppress(IntegrityError):  # lost: variants serve without it
+                file.writestr(f"artifacts/{sha256}", artifacts.read(sha256))
     return rows
 
 
@@ -200,8 +212,8 @@ def restore_backup(
     Raises:
         InvalidInputError: it is no backup, or the store has rows, or one of the files is there.
         IntegrityError: it is damaged; the store is as it was.
-        StoreError: the store or the artifacts cannot be written; the store is as it was.
-        OSError: one of the other files cannot be written; the rows are there.
+        StoreError: the store or the artifacts cannot be written; the store is as it was. Or one of
+            the other files; the rows are there.
     """
     with _opened(path) as file, tempfile.TemporaryDirectory(prefix="modelless-") as folder:
         manifest = json.loads(_member(file, _MANIFEST, _MAX_MANIFEST_BYTES))
@@ -218,6 +230,10 @@ def restore_backup(
                         "target", str(files[name]), "a home without that file",
                         "--replace writes over it.",
                     )  # fmt: skip
+        hint = "--replace restores over them"
+        if not replace:  # before files come that no row would name
+            with store.session() as session:
+                _check_empty(session, store, hint)
         database = Path(folder) / _STORE
         sha256 = manifest["store_sha256"]
         database.write_bytes(_checked(file, _STORE, _MAX_STORE_BYTES, sha256))
@@ -228,10 +244,19 @@ def restore_backup(
                 name = f"artifacts/{check_sha256(sha256)}"
                 artifacts.put(_checked(file, name, most_bytes, sha256))
                 on_artifact(number, len(every))
-            hint = "--replace restores over them"
+            for sha256 in _sources(copy, every):
+                name = f"artifacts/{check_sha256(sha256)}"
+                if name in file.namelist():
+                    artifacts.put(_checked(file, name, artifacts.max_bytes, sha256))
             rows = copy_store(copy, store, replace=replace, hint=hint)
     for name, data in others.items():
-        write_whole(files[name], data, mode=0o600)
+        try:
+            write_whole(files[name], data, mode=0o600)
+        except OSError as error:
+            raise StoreError(
+                f"The rows are back, but {files[name]} cannot be written "
+                f"({error.strerror or error})."
+            ) from error
     return rows
 
 
@@ -243,9 +268,14 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as file:
             yield file
+    except OSError as error:
+        raise StoreError(
+            f"Nothing was restored from {path} ({error}). Make it readable, free some space, or "
+            "set TMPDIR to a folder that has some."
+        ) from error
     except (
-        *(zipfile.BadZipFile, zlib.error, EOFError),
-        *(KeyError, ValueError, TypeError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
+        *(AttributeError, KeyError, ValueError, TypeError, RuntimeError),
     ) as error:
         raise InvalidInputError.of(
             "backup file", str(path), f"one that 'modelless store backup' wrote, whole ({error})"
@@ -273,3 +303,9 @@ def _artifact_bytes(store: Store) -> dict[str, int]:
     with store.session() as session:
         query = select(ArtifactRow.sha256, ArtifactRow.bytes).order_by(ArtifactRow.sha256)
         return {row.sha256: row.bytes for row in session.execute(query)}
+
+
+def _sources(store: Store, artifacts: Collection[str]) -> list[str]:
+    """The files that variants were made of and that are no artifacts of rows."""
+    with store.session() as session:
+        return sorted(made_of(session).difference(artifacts))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import StoreError
 from modelless.variants.registry.versions import Line, Trial, TrialRules
-from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow, VersionLineRow
+from modelless.variants.store.tables import (
+    HistoryRow,
+    ModelRow,
+    TaskRow,
+    VariantRow,
+    VersionLineRow,
+)
 from modelless.variants.vocabulary import (
     Accuracy,
     CtcDecoding,
@@ -22,6 +29,9 @@ from modelless.variants.vocabulary import (
     TensorSpec,
     Variant,
 )
+
+MADE: Final = "variant-made"
+"""The history's kind of row that says where a variant comes from."""
 
 
 def task_row(task: Task) -> TaskRow:
@@ -167,3 +177,14 @@ def registered_state(session: Session) -> tuple[object, ...]:
 def latest_change(session: Session) -> int:
     """The number of the latest change to any line; 0 if there was none."""
     return session.scalar(select(func.max(VersionLineRow.number))) or 0
+
+
+def made_of(session: Session, ids: Collection[str] | None = None) -> set[str]:
+    """The files that variants were made of, which have no rows; None is all variants."""
+    some = select(VariantRow.id) if ids is None else list(ids)
+    rows = select(HistoryRow.details).where(HistoryRow.kind == MADE, HistoryRow.subject.in_(some))
+    found = set()
+    for details in session.scalars(rows):
+        lineage = details.get("lineage", {})
+        found |= {details.get("calibration_file_sha256"), lineage.get("source_sha256")}
+    return {each for each in found if isinstance(each, str)}

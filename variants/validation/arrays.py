@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -173,11 +174,18 @@ def _boxes(
 ) -> list[Boxes]:
     names = ("boxes", "box_labels", "box_items")
     corners, labels, items = (_array(arrays, name, path) for name in names)
-    if corners.ndim != 2 or corners.shape[1] != 4 or not len(corners) == len(labels) == len(items):
+    shapes = (labels.shape, items.shape)
+    if corners.shape[1:] != (4,) or shapes != (corners.shape[:1],) * 2:
         raise InvalidInputError.of(
             f"{path}: shapes of {', '.join(names)}",
-            (corners.shape, labels.shape, items.shape),
+            (corners.shape, *shapes),
             "[M, 4], [M] and [M]",
+        )
+    if corners.dtype.kind not in "iuf" or items.dtype.kind not in "iu":
+        raise InvalidInputError.of(
+            f"{path}: types of boxes and box_items",
+            f"{corners.dtype} and {items.dtype}",
+            "real numbers and whole numbers",
         )
     wrong = ~(np.isfinite(corners).all(axis=1) & (corners[:, :2] < corners[:, 2:]).all(axis=1))
     if wrong.any():
@@ -207,15 +215,28 @@ def _values(table: Table, name: str, datatype: str) -> NDArray[Any]:
     if datatype == TEXT:
         return np.array(cells, np.object_)
     dtype = dtype_of(datatype)
-    values = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce").to_numpy(np.float64)
-    wrong = ~np.isfinite(values)
-    allowed = "a finite number"
-    if not np.issubdtype(dtype, np.floating):
+    values: NDArray[Any]
+    if np.issubdtype(dtype, np.floating):
+        values = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce").to_numpy(np.float64)
+        wrong = ~np.isfinite(values)
+        allowed = "a finite number"
+    else:
         is_bool = dtype == np.bool_
         low, high = (0, 1) if is_bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        wrong |= (values != np.rint(values)) | (values < low) | (values > high)
+        values = np.array([_whole(cell, low, high) for cell in cells], np.object_)
+        wrong = np.array([value is None for value in values])
         allowed = f"a whole number, {low} to {high}"
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidInputError.of(f"{table.where(row)}: {name}", cells[row], allowed)
     return values.astype(dtype)
+
+
+def _whole(cell: str, low: int, high: int) -> int | None:
+    """The whole number that is written in a cell, exactly; None if there is none in this range."""
+    try:
+        number = Decimal(cell)
+        whole = int(number) if low <= number <= high else None
+    except InvalidOperation:
+        return None
+    return whole if whole == number else None

@@ -56,9 +56,10 @@ def bytes_of(expected: Any) -> bytes:
 class LabelReader:
     """Reads labels of one task into one form.
 
-    A class is written as one of the task's labels, or as its index. A sequence is written as text
-    whose characters are the task's labels, or as indices. A text is written as it is, with any
-    characters: those that no variant can answer are errors of the variants.
+    A class is written as one of the task's labels, or as its index; not as its index where all
+    labels are numbers and others than their indices, as it could be either. A sequence is written
+    as text whose characters are the task's labels, or as indices. A text is written as it is, with
+    any characters: those that no variant can answer are errors of the variants.
 
     Attributes:
         task: whose labels they are.
@@ -104,6 +105,13 @@ class LabelReader:
             if not (text.isascii() and text.isdigit() and len(text) < 10):
                 raise self._unknown(text, where)
             written = int(text)
+        if self._labels_are_other_numbers:
+            raise InvalidInputError.of(
+                f"{where}: label",
+                written,
+                f"a label of task {self.task.name!r} as text, as the labels are numbers that "
+                "differ from the indices",
+            )
         if isinstance(written, float | np.floating) and float(written).is_integer():
             written = int(written)
         if not isinstance(written, int | np.integer) or isinstance(written, bool):
@@ -129,6 +137,16 @@ class LabelReader:
             return len(self.task.labels)
         widths = [spec.shape[-1] for spec in self.task.outputs if len(spec.shape) > 1]
         return max((width for width in widths if width > 1), default=2**31)
+
+    @cached_property
+    def _labels_are_other_numbers(self) -> bool:
+        return (
+            all(label.removeprefix("-").isdecimal() for label in self._indices)
+            and 0 < len(self._indices) == len(self.task.labels)
+            and any(
+                (label.lstrip("0") or "0") != str(index) for label, index in self._indices.items()
+            )
+        )
 
     @cached_property
     def _indices(self) -> dict[str, int]:

@@ -99,7 +99,7 @@ class PictureInput:
     def array(self, picture: Image, where: str) -> NDArray[np.uint8]:
         """A Pillow picture as uint8 [height, width] or [height, width, channels].
 
-        It is padded as in service: a network may answer otherwise with padding than without.
+        It is read and padded as in service: a network may answer otherwise to anything else.
 
         Raises:
             InvalidInputError: it has too many pixels, or is not of the input's size.
@@ -107,6 +107,8 @@ class PictureInput:
         width, height = picture.size
         if width * height > MOST_PIXELS:
             raise InvalidInputError.of(f"{where}: pixels", width * height, f"up to {MOST_PIXELS}")
+        picture = upright(picture)
+        width, height = picture.size
         for size, wanted in zip((height, width), self.size_px, strict=True):
             if wanted is not None and size != wanted:
                 raise InvalidInputError.of(
@@ -115,10 +117,34 @@ class PictureInput:
                     f"{self.size_px}, as the task's input {self.name!r} has",
                     "Resize the pictures as the model was trained.",
                 )
-        pixels = np.asarray(picture.convert(self.mode), dtype=np.uint8)
+        pixels = np.asarray(in_mode(picture, self.mode), dtype=np.uint8)
         item = pixels[..., None] if self.has_channels and pixels.ndim == 2 else pixels
         padded: NDArray[np.uint8] = pad(self.spec, item[None])[0]
         return padded
+
+
+def upright(picture: Image) -> Image:
+    """The picture as it was held: cameras turn it by a note, not by its pixels."""
+    from PIL.ImageOps import exif_transpose
+
+    picture.load()
+    return exif_transpose(picture)
+
+
+def in_mode(picture: Image, mode: str) -> Image:
+    """The picture in ``mode``, what is transparent on white."""
+    from PIL import Image
+
+    if picture.mode.startswith(("I", "F")):  # 16 or 32 bits of grey, which Pillow would clip
+        values = np.asarray(picture, np.float64)
+        ranges = (1.0, 255.0) if picture.mode == "F" else (255.0,)
+        most = next((each for each in ranges if values.max() <= each), 65535.0)
+        picture = Image.fromarray(np.clip(values / most * 255.0, 0, 255).astype(np.uint8), "L")
+    if "transparency" in picture.info or picture.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return picture.convert(mode)
 
 
 def _pillow() -> Any:

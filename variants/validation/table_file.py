@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -52,7 +53,9 @@ def read_table(path: Path) -> Table:
         if path.stat().st_size > MOST_BYTES:
             raise InvalidInputError.of(f"{path}: bytes", path.stat().st_size, f"up to {MOST_BYTES}")
         headings = pd.read_csv(path, dtype=str, keep_default_na=False, header=None, nrows=1)
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that are left out
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
     except pd.errors.EmptyDataError:
         raise InvalidInputError(f"{path}: is empty; allowed: CSV with headings.") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning) as error:

@@ -95,7 +95,9 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_instances": Family(
         "gauge", ("variant", "device_class"), "Workers that have the variant loaded."
     ),
-    "modelless_loads_total": Family("counter", ("variant", "reason"), "Loads started, by reason."),
+    "modelless_loads_total": Family(
+        "counter", ("variant", "reason"), "Variants loaded, by reason; failed loads are apart."
+    ),
     "modelless_load_failures_total": Family("counter", ("variant",), "Loads that failed."),
     "modelless_evictions_total": Family("counter", ("variant", "reason"), "Evictions, by reason."),
     "modelless_memory_used_bytes": Family(
@@ -143,6 +145,9 @@ FAMILIES: Mapping[str, Family] = {
 """Every family that is exported, by name."""
 
 
+MOST_TENANTS: Final = 4096
+"""So many tenants are counted; beyond, the one that was seen longest ago is forgotten."""
+
 _ENDS = ("served", "served-late", "refused", "cancelled")
 _OUTCOMES: Final = {"served": 0, "served-late": 0, "refused": 1}
 """Where an outcome counts in a row of ``ClusterMetrics.statistics``."""
@@ -178,6 +183,7 @@ class ClusterMetrics:
         self.is_store_up = True
         self._feedback: dict[tuple[str, str, str], float] = {}
         self._device_s: dict[str, float] = {}
+        self._tenants: dict[str, dict[str, int]] = {}
 
     def add(self, report: MemberReport) -> None:
         from prometheus_client.core import Exemplar
@@ -192,6 +198,11 @@ class ClusterMetrics:
             for verdict, items in (("right", right), ("wrong", wrong)):
                 labels = variant_id, tenant, verdict
                 self._feedback[labels] = self._feedback.get(labels, 0.0) + items
+        for (tenant, outcome), queries in report.meters.tenants.items():
+            ends = self._tenants[tenant] = self._tenants.pop(tenant, {})  # the latest stands last
+            ends[outcome] = ends.get(outcome, 0) + queries
+        while len(self._tenants) > MOST_TENANTS:  # without keys, clients may make names up
+            del self._tenants[next(iter(self._tenants))]
         for scope, queries in report.unmet.items():
             self._unmet[_task(scope)] += queries
         if report.state is not None:
@@ -204,6 +215,7 @@ class ClusterMetrics:
         Returns:
             ``queries``: by scope, how many were served and refused, and the seconds that those
             served took; ``batches``: by variant, items, batches and the seconds devices took;
+            ``placements``: the same, by variant and device class;
             ``outcomes``: by task and outcome, how many queries ended so; ``device_cost_usd``: the
             price of the devices for the time they were present.
         """
@@ -215,10 +227,12 @@ class ClusterMetrics:
         for scope, latencies in self._meters.latencies.items():
             queries.setdefault(base_of(scope), [0, 0, 0.0])[2] += latencies[-1]
         batches: dict[str, list[float]] = {}
-        for (variant_id, _), counts in self._meters.batches.items():
-            items, batch_count, busy_s = batches.get(variant_id, (0, 0, 0.0))
-            more = sum(counts[:-2])
-            batches[variant_id] = [items + counts[-2], batch_count + more, busy_s + counts[-1]]
+        placements: dict[str, dict[str, list[float]]] = {}
+        for (variant_id, device_class), counts in self._meters.batches.items():
+            ran = [counts[-2], sum(counts[:-2]), counts[-1]]
+            placements.setdefault(variant_id, {})[device_class] = ran
+            before = batches.get(variant_id, [0, 0, 0.0])
+            batches[variant_id] = [a + b for a, b in zip(before, ran, strict=True)]
         outcomes: dict[str, dict[str, int]] = {}
         for (scope, outcome), count in self._meters.ends.items():
             row_of = outcomes.setdefault(_task(scope), {})
@@ -227,6 +241,7 @@ class ClusterMetrics:
         return {
             "queries": queries,
             "batches": batches,
+            "placements": placements,
             "outcomes": outcomes,
             "device_cost_usd": cost_usd,
         }
@@ -250,11 +265,8 @@ class ClusterMetrics:
         return found
 
     def by_tenant(self) -> dict[str, dict[str, int]]:
-        """Return queries by outcome since the start, of each tenant that queries named."""
-        found: dict[str, dict[str, int]] = {}
-        for (tenant, outcome), queries in self._meters.tenants.items():
-            found.setdefault(tenant, {})[outcome] = queries
-        return found
+        """Return queries by outcome since the start, of the tenants that queries named last."""
+        return {tenant: dict(ends) for tenant, ends in self._tenants.items()}
 
     def usd_per_hour(self) -> float:
         """Return the price of all members' devices."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -52,6 +53,16 @@ _SCOPES: Final = {
 _ACTS: Final = frozenset({Endpoint.LOAD, Endpoint.UNLOAD, Endpoint.CONSOLE_ACT})
 """What needs a key once there are any, on the operators' port, too."""
 
+_POSTED: Final = _ACTS | {
+    Endpoint.INFER,
+    Endpoint.QUOTE,
+    Endpoint.FEEDBACK,
+    Endpoint.BATCHES,
+    Endpoint.BATCH_CANCEL,
+    Endpoint.REPOSITORY_INDEX,
+}
+"""What no link leads to: a browser that another site tells to send it is refused."""
+
 
 class Access:
     """Decides about requests.
@@ -73,7 +84,9 @@ class Access:
         self._now = now
         self._has_one_port = settings.http.has_one_port
         self._may_be_open = is_loopback(settings.http.host) or settings.http.insecure
+        self._is_insecure = settings.http.insecure
         self._hosts = {"localhost", settings.http.host, settings.http.operators_host}
+        self._is_own = lru_cache(maxsize=256)(self._is_own_host)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -104,7 +117,7 @@ class Access:
         if scope is None or operator == OF_SOCKET:
             return None
         if scope == "operate" and operator and is_open:
-            self._check_host(headers)
+            self._check_browser(endpoint, headers, any_host=False)
             return None
         if not ring.is_needed:
             if not self._may_be_open:
@@ -112,24 +125,55 @@ class Access:
                     "authorization: this server has no keys yet, and answers other machines only "
                     "with one. 'modelless key create' makes a key."
                 )
-            if scope == "operate":
-                if not self._has_one_port:
-                    raise NotFoundError("no such path here: operators have a port of their own")
-                self._check_host(headers)
+            if scope == "operate" and not self._has_one_port:
+                raise NotFoundError("no such path here: operators have a port of their own")
+            any_host = self._is_insecure and scope != "operate"
+            self._check_browser(endpoint, headers, any_host=any_host)
             return None
         key = ring.find(headers, self._now())
         check_scope(key, scope)
         return key
 
-    def _check_host(self, headers: Headers) -> None:
-        """Refuse an operator's request without a key that names another host than this one.
+    @property
+    def needs_keys(self) -> bool:
+        """Whether there are keys."""
+        return self._ring().is_needed
 
-        Else a web site whose name is made to resolve to this machine (DNS rebinding) could read the
-        status in an operator's browser. Addresses and names without a dot are no such web site's.
+    def check_sender(self, endpoint: Endpoint, headers: Headers) -> None:
+        """Refuse a request with a body if it has no key that allows it, once there are keys.
+
+        A body needs one even where the endpoint does not: bodies take memory.
         """
-        given = find_header(headers, b"host")
-        if given is None:  # no browser
-            return
+        if endpoint in _SCOPES:
+            self.check(endpoint, headers)
+        elif operator_of(headers) != OF_SOCKET:
+            self._ring().find(headers, self._now())
+
+    def _check_browser(self, endpoint: Endpoint, headers: Headers, *, any_host: bool) -> None:
+        """Refuse, of requests without a key, those that a web site makes in somebody's browser.
+
+        A site whose name is made to resolve to this machine (DNS rebinding) could read the answer:
+        its ``Host`` is not this server's. Addresses and names without a dot are no such web site's.
+        Any other site could act, though not read: a browser sends its ``Origin`` with a POST.
+        """
+        told = dict(headers)
+        host, origin = told.get(b"host"), told.get(b"origin")
+        if host is not None and not any_host and not self._is_own(host):  # None: no browser
+            raise ForbiddenError(
+                f"Host: got {host.decode('latin-1')!r:.80}; allowed without a key: an address, a "
+                f"name without a dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send "
+                "a key."
+            )
+        is_foreign = origin is not None and origin.partition(b"://")[2] != host
+        is_foreign = is_foreign or told.get(b"sec-fetch-site") == b"cross-site"
+        if is_foreign and endpoint in _POSTED:
+            given = (origin or b"").decode("latin-1")
+            raise ForbiddenError(
+                f"Origin: got {given!r:.80}; allowed without a key: this server's own, or none. "
+                "Send a key."
+            )
+
+    def _is_own_host(self, given: bytes) -> bool:
         asked = given.decode("latin-1")
         try:
             host = urlsplit(f"//{asked}").hostname or ""
@@ -137,10 +181,8 @@ class Access:
             if not is_own:
                 ip_address(host)
         except ValueError:
-            raise ForbiddenError(
-                f"Host: got {asked!r:.80}; allowed without a key: an address, a name without a "
-                f"dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send a key."
-            ) from None
+            return False
+        return True
 
     def slos(self, key: Key | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the limits that a request may name; under "" those of one that names none."""
@@ -166,10 +208,23 @@ class Access:
             )
         return key.tenant
 
-    def admit(self, tenant: str, key: Key | None, now_s: float) -> None:
-        """Count a query that begins; OverloadedError if its tenant has used up what it may."""
+    def admit(self, key: Key | None, now_s: float, *, again: bool = False) -> None:
+        """Count a query that begins; OverloadedError if its tenant has used up what it may.
+
+        ``again``: see ``TenantBooks.admit``.
+        """
         if key is not None:
-            self.books.admit(tenant, now_s, self._now())
+            self.books.admit(key.tenant, now_s, self._now(), again=again)
+
+    def close(self, key: Key | None) -> None:
+        """Count the end of a query that was admitted and cost nothing."""
+        if key is not None:
+            self.books.close(key.tenant)
+
+    def charge(self, tenant: str, cost_usd: float) -> None:
+        """Count what a query cost that was closed before it had run."""
+        if self.needs_keys:
+            self.books.charge(tenant, cost_usd)
 
     def sees(self, scope: str, key: Key | None) -> bool:
         """Whether a task, or what is in it, is not another tenant's."""

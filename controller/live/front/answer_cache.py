@@ -54,7 +54,8 @@ class AnswerCache:
         self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
         self._bytes = 0
         self._running: dict[bytes, QueryView] = {}
-        self._waiting: dict[int, list[int]] = {}  # by the id of the one that runs
+        self._waiting: dict[int, dict[int, None]] = {}  # by the id of the one that runs
+        self._waits_for: dict[int, int] = {}
 
     def change(self, settings: CacheSettings) -> None:
         """Keep answers by other settings; those that are kept stay as far as there is room."""
@@ -119,15 +120,30 @@ class AnswerCache:
             or first.min_accuracy_percent < query.min_accuracy_percent
         ):
             return False
-        self._waiting.setdefault(first.query_id, []).append(query.query_id)
+        self._waiting.setdefault(first.query_id, {})[query.query_id] = None
+        self._waits_for[query.query_id] = first.query_id
         return True
+
+    def leave_run(self, query_id: int) -> int | None:
+        """Note that a query does not wait any more; return the one for which no other waits now."""
+        first = self._waits_for.pop(query_id, None)
+        if first is None:
+            return None
+        del self._waiting[first][query_id]
+        if self._waiting[first]:
+            return None
+        del self._waiting[first]
+        return first
 
     def end_run(self, key: bytes, query_id: int) -> list[int]:
         """Return the queries that wait for this one, which is over."""
         first = self._running.get(key)
         if first is not None and first.query_id == query_id:
             del self._running[key]
-        return self._waiting.pop(query_id, [])
+        waiting = list(self._waiting.pop(query_id, ()))
+        for each in waiting:
+            del self._waits_for[each]
+        return waiting
 
     def is_awaited(self, query_id: int) -> bool:
         """Return whether others wait for a query's answer."""

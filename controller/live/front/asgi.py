@@ -37,6 +37,8 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     arrival_s = time.monotonic()
     body = bytearray()
     raw_path = scope.get("raw_path") or scope["path"].encode()
+    if query := scope.get("query_string"):
+        raw_path += b"?" + query
     answered: asyncio.Future[Reply] = loop.create_future()
 
     def age_s() -> float:
@@ -51,6 +53,8 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     request_id = REQUEST_IDS.of(headers)
     number: int | None = None
     try:
+        if scope["method"] == "POST":
+            frontend.check_sender("POST", raw_path, headers)
         while True:
             try:
                 async with asyncio.timeout_at(loop.time() + allowed_s(len(body)) - age_s()):

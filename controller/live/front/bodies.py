@@ -11,6 +11,8 @@ from modelless.common.errors import OverloadedError
 from modelless.controller.api.v2_errors import TooSlowError
 
 GRACE_S: Final = 10.0
+UNREAD_S: Final = 30.0
+"""For how long a client may read nothing of an answer; then, too, it has to at that rate."""
 LEAST_BYTES_PER_S: Final = 16_384
 """A body may take ``GRACE_S``, and a second for each so many of its bytes that are there."""
 
@@ -37,6 +39,40 @@ def check_pace(size_bytes: int, age_s: float) -> None:
             f"body: got {size_bytes} bytes in {age_s:.0f} s; allowed: {LEAST_BYTES_PER_S} bytes a "
             f"second after the first {GRACE_S:.0f} s. Send it faster, or less of it."
         )
+
+
+class Pace:
+    """Whether bytes come fast enough, by those of the last seconds: what came early counts no more.
+
+    There are ``grace_s`` seconds, and one more for each ``LEAST_BYTES_PER_S`` bytes that come, but
+    never more than ``grace_s`` ahead.
+
+    Args:
+        began_s: since when, seconds.
+        seen_bytes: that were there by then.
+        grace_s: for how long nothing may come.
+    """
+
+    def __init__(self, began_s: float, seen_bytes: int = 0, grace_s: float = GRACE_S) -> None:
+        self._until_s = began_s + grace_s
+        self._seen_bytes = seen_bytes
+        self._grace_s = grace_s
+
+    def is_too_slow(self, all_bytes: int, now_s: float) -> bool:
+        """Note how many bytes there are by now."""
+        new_s = max(all_bytes - self._seen_bytes, 0) / LEAST_BYTES_PER_S
+        self._seen_bytes = all_bytes
+        self._until_s = min(self._until_s + new_s, now_s + self._grace_s)
+        return now_s > self._until_s
+
+    def check(self, all_bytes: int, now_s: float) -> None:
+        """Raise TooSlowError if a body, of which so many bytes are there, comes too slowly."""
+        if self.is_too_slow(all_bytes, now_s):
+            raise TooSlowError(
+                f"body: got {all_bytes} bytes, too few of them lately; allowed: "
+                f"{LEAST_BYTES_PER_S} bytes a second, and nothing for up to {self._grace_s:.0f} s. "
+                "Send it faster, or less of it."
+            )
 
 
 class BodyBudget:

@@ -30,7 +30,7 @@ from modelless.controller.api.grpc_messages import (
 )
 from modelless.controller.api.v2_errors import Words, invalid
 from modelless.controller.api.v2_reply import Headers, Reader, Reply, render_error
-from modelless.controller.live.front.bodies import check_pace, make_room
+from modelless.controller.live.front.bodies import Pace, make_room
 from modelless.controller.live.front.frontend import V2Frontend
 
 MOST_OPEN: Final = 16
@@ -95,6 +95,7 @@ class CallStream:
         self._filled = 0
         self._is_compressed = False
         self._began_s: float | None = None
+        self._pace: Pace | None = None
         self.is_held = False
         self._is_reading = False
         self._turn_s, self._asked = clock(), 0
@@ -116,10 +117,13 @@ class CallStream:
 
     def check_pace(self, now_s: float) -> None:
         """End the stream if a message arrives too slowly."""
-        if self._began_s is None or self.is_held:
+        if self._began_s is None:
             return
+        if self._pace is None or self.is_held:
+            is_new = not self.is_held
+            self._pace = Pace(self._began_s) if is_new else Pace(now_s, self._filled)
         try:
-            check_pace(self._filled, now_s - self._began_s)
+            self._pace.check(self._filled, now_s)
         except ModellessError as error:
             self._fail(render_error(error))
 
@@ -212,7 +216,8 @@ class CallStream:
         del rest[:size]
         if self._filled < len(self._room):
             return False
-        message, self._room, self._began_s = self._room, None, None
+        message, self._room, self._began_s, self._pace = self._room, None, None, None
+        self._filled = 0
         self._ask(message)
         return bool(rest)
 

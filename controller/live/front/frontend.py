@@ -18,6 +18,7 @@ from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.grpc_calls import (
     INFER,
     Call,
+    is_call,
     message_encoding,
     method_of,
     render_infer_call,
@@ -168,9 +169,13 @@ def _read_query(
     for array in request.tensors.values():
         if array.ndim and len(array) > items:
             items = len(array)
-    if items > max_items and {name: array.ndim for name, array in request.tensors.items()} == {
-        spec.name: len(spec.shape) for spec in scope.task.inputs
-    }:
+    arrays = request.tensors
+    if (
+        items > max_items
+        and all(array.size for array in arrays.values())
+        and {name: array.ndim for name, array in arrays.items()}
+        == {spec.name: len(spec.shape) for spec in scope.task.inputs}
+    ):
         return _Read(request, request.tensors, items, render, None, is_reusable=False)
     tensors, items = check_inputs(scope.task, request.tensors)
     key = key_of(cached_for, said, request, tensors) if cached_for is not None else None
@@ -288,6 +293,7 @@ class V2Frontend:
         self._default_latency_s = settings.limits.default_latency_ms / 1e3
         self._gateway_id = gateway_id
         self._open: dict[int, _Open] = {}
+        self._awaited: dict[int, int] = {}  # whose clients left: the numbers of them, by query
         self._outputs: dict[int, Tensors] = {}
         self._next_query_id = 0
         self._desk = desk
@@ -300,7 +306,7 @@ class V2Frontend:
             home,
             host.status,
             host.variant_rows,
-            lambda: list(self._catalog.tasks),
+            lambda: [task for task in self._catalog.tasks if self._access.sees(task, None)],
             lambda body: self._quote([], body, None, with_each=True),
             self._set_aside,
             self._recent,
@@ -355,6 +361,20 @@ class V2Frontend:
             _respond_to_error(error, respond, headers)
         return None
 
+    def check_sender(self, method: str, path: bytes, headers: Headers) -> None:
+        """Refuse a request whose body is still to come if it needs a key and has none."""
+        if not self._access.needs_keys:
+            return
+        if is_call(path) and method == "POST":
+            self._access.check_sender(method_of(path), headers)
+            return
+        found = route(method, path)
+        if found.endpoint is Endpoint.CONSOLE_ACT:
+            if found.name != "try":
+                return  # its key is in the body
+            headers = with_key(headers, read_form(path.partition(b"?")[2]))
+        self._access.check_sender(found.endpoint, headers)
+
     def _run_once(
         self,
         once: bytes,
@@ -404,7 +424,14 @@ class V2Frontend:
         A query that others wait for goes on. One with an idempotency key runs on once it runs: its
         client may ask again.
         """
-        if self._cache.is_awaited(self._query_of(number)):
+        left = self._kept_answers.leave(number)
+        if left is not None:
+            self._cancel(left)
+
+    def _cancel(self, number: int) -> None:
+        query_id = self._query_of(number)
+        if self._cache.is_awaited(query_id):
+            self._awaited[query_id] = number
             return  # (it keeps its idempotency key)
         if not self._kept_answers.may_cancel(number, is_running=self._is_running(number)):
             return
@@ -416,7 +443,7 @@ class V2Frontend:
             aside.give_back()
             number = aside.query_id
             if number < 0:  # it was decompressed, and is read now
-                self.on_abandoned(number)
+                self._cancel(number)
                 return
         found = self._open.get(number)
         if found is None:
@@ -424,6 +451,9 @@ class V2Frontend:
         self._close(number)
         self.decide(QueryCancelled(number))
         self._end_run(found)
+        first = self._awaited.pop(self._cache.leave_run(number) or 0, None)
+        if first is not None:
+            self._cancel(first)
 
     def _query_of(self, number: int) -> int:
         """Return the query of a number that ``on_request`` returned; 0 while it is being read."""
@@ -487,22 +517,27 @@ class V2Frontend:
         parse: Callable[[Callable[[int], None]], InferRequest],
         render: Callable[..., tuple[bytes, Headers]],
         is_small: bool,
+        is_counted: bool = False,
     ) -> int:
         """Read a query here if it is small, else aside, and hand it to the dispatcher."""
         cached_for = self._cache.owner_of(scope, _owner(key))
         most = self._dispatcher.limits.max_batch
         if is_small:
             read = _read_query(parse, render, said, scope, cached_for, most)
-            return self._enter(found, said, scope, arrival_s, key, respond, read)
+            return self._enter(found, said, scope, arrival_s, key, is_counted, respond, read)
         aside = _ReadAside(self.budget)
         return self._set_aside(
             partial(_read_query, parse, render, said, scope, cached_for, most, aside.take),
-            partial(self._enter, found, said, scope, arrival_s, key),
+            partial(self._enter, found, said, scope, arrival_s, key, True),
             respond,
             aside,
+            key,
+            is_counted=is_counted,
         )
 
-    def _infer_call(self, call: Call, key: Key | None, respond: Respond) -> int:
+    def _infer_call(
+        self, call: Call, key: Key | None, respond: Respond, *, is_counted: bool = False
+    ) -> int:
         said = read_headers(call.headers)
         if call.is_compressed:
             aside = _ReadAside(self.budget)
@@ -513,9 +548,9 @@ class V2Frontend:
 
             def go_on(respond: Respond, plain: memoryview) -> int:
                 call_in_plain = call._replace(message=plain, is_compressed=False)
-                return self._infer_call(call_in_plain, key, respond)
+                return self._infer_call(call_in_plain, key, respond, is_counted=True)
 
-            return self._set_aside(decode, go_on, respond, aside)
+            return self._set_aside(decode, go_on, respond, aside, key)
         message = InferMessage(call.message)
         found = Route(Endpoint.INFER, message.model_name, message.model_version)
         scope = self.names.find_served(found, key)
@@ -527,8 +562,9 @@ class V2Frontend:
             and len(call.message) <= self.limits.small_body_bytes
         )
         return self._read_and_enter(
-            found, said, scope, call.arrival_s, key, respond, parse, render_infer_call, is_small
-        )
+            found, said, scope, call.arrival_s, key, respond, parse, render_infer_call, is_small,
+            is_counted,
+        )  # fmt: skip
 
     def _take_feedback(self, body: bytes | memoryview, respond: Respond, owner: str) -> int | None:
         def count(respond: Respond, feedback: Sequence[Feedback]) -> int:
@@ -537,7 +573,7 @@ class V2Frontend:
 
         read = partial(parse_feedback, body, self.limits)
         if len(body) > self.limits.small_json_bytes:
-            return self._set_aside(read, count, respond)
+            return self._set_aside(read, count, respond, owner=owner)
         count(respond, read())
         return None
 
@@ -547,6 +583,10 @@ class V2Frontend:
         go_on: Callable[[Respond, _T], int],
         respond: Respond,
         aside: _ReadAside | None = None,
+        key: Key | None = None,
+        *,
+        is_counted: bool = False,
+        owner: str = "",
     ) -> int:
         """Read a request in the other thread; returns a number for ``on_abandoned``.
 
@@ -556,6 +596,9 @@ class V2Frontend:
             respond: takes the answer.
             aside: holds the memory that ``read`` takes, until the answer or until the client goes
                 away; None if it takes none.
+            key: of a query, which is one of its tenant's open ones while it is read.
+            is_counted: whether its tenant's limits let it in already.
+            owner: the tenant, of what is no query.
         """
         aside = aside or _ReadAside(self.budget)
 
@@ -565,6 +608,7 @@ class V2Frontend:
             respond(reply)
 
         def done(result: _T | Exception) -> None:
+            self._access.close(key)
             if number not in self._read_aside:  # the client went away
                 aside.give_back()
                 return
@@ -579,7 +623,12 @@ class V2Frontend:
             answer(render_error(result))
             result.__traceback__ = None  # its frames hold the body, and they each other
 
-        number = self._aside.begin(read, done)
+        self._access.admit(key, self._clock(), again=is_counted)
+        try:
+            number = self._aside.begin(read, done, owner or _owner(key))
+        except Exception:
+            self._access.close(key)
+            raise
         self._read_aside[number] = aside
         return number
 
@@ -590,34 +639,39 @@ class V2Frontend:
         scope: Scope,
         arrival_s: float,
         key: Key | None,
+        is_counted: bool,
         respond: Respond,
         read: _Read,
     ) -> int:
-        """Hand a query to the dispatcher; returns its id."""
+        """Hand a query to the dispatcher; returns its id.
+
+        ``is_counted``: see ``_set_aside``.
+        """
         slo = read.request.slo
         tenant = self._access.tenant_of(read.request.tenant, slo.priority, key)
-        self._access.admit(tenant, key, self._clock())
+        self._access.admit(key, self._clock(), again=is_counted)
         self._next_query_id += 1
         query_id = self._next_query_id
-        query = self._view_of(
-            slo,
-            tenant,
-            self._desk.arms.assign_arm(scope.name, query_id, tenant),
-            read.items,
-            arrival_s,
-            query_id,
-            tuple([array.shape[1:] for array in read.tensors.values()]),
-            item_size(scope.task, read.tensors),
-            said.request_id,
-            said.traceparent,
-        )
-        may_judge = key is None or key.allows("feedback")
-        entered = _Open(query, read, scope, found.name, respond, _owner(key), may_judge)
-        self._open[query_id] = entered
         try:
+            query = self._view_of(
+                slo,
+                tenant,
+                self._desk.arms.assign_arm(scope.name, query_id, tenant),
+                read.items,
+                arrival_s,
+                query_id,
+                tuple([array.shape[1:] for array in read.tensors.values()]),
+                item_size(scope.task, read.tensors),
+                said.request_id,
+                said.traceparent,
+            )
+            may_judge = key is None or key.allows("feedback")
+            entered = _Open(query, read, scope, found.name, respond, _owner(key), may_judge)
+            self._open[query_id] = entered
             self._dispatch(entered)
         except Exception:
-            self._close(query_id)
+            if self._close(query_id) is None:
+                self._access.close(key)
             raise
         return query_id
 
@@ -699,9 +753,8 @@ class V2Frontend:
         scope = self.names.find_served(Route(Endpoint.QUOTE, asked.task), key)
         tenant = self._access.tenant_of(asked.tenant, asked.slo.priority, key)
         now_s = self._clock()
-        self._access.admit(tenant, key, now_s)
-        if key is not None:
-            self._access.books.close(tenant)
+        self._access.admit(key, now_s)
+        self._access.close(key)
         has_size = asked.item_size and has_free_sizes(scope.task)
         size = round_size(asked.item_size) if has_size else 0
         query = self._view_of(asked.slo, tenant, scope.name, asked.items, now_s, size=size)
@@ -715,6 +768,8 @@ class V2Frontend:
     def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
         """Forget an open query, if it is still open; its tenant pays what it cost."""
         found = self._open.pop(query_id, None)
+        if self._awaited:
+            self._awaited.pop(query_id, None)
         self._shadows.classes.pop(query_id, None)
         if found is not None and found.owner:
             self._access.books.close(found.owner, cost_usd)
@@ -766,7 +821,7 @@ class V2Frontend:
         check_token(headers, form)
         if page == "try":
             picture = bytes(body[: MOST_PICTURE_BYTES + 1])
-            self.console.infer({**form, "key": bearer_of(headers)}, picture, respond)
+            self.console.infer({**form, "key": bearer_of(headers, form)}, picture, respond)
             return None
         return self.console.act(form, _operator(key), headers, respond)
 
@@ -878,7 +933,14 @@ class V2Frontend:
             self.decide(BatchDone(batch_id, busy_s, others_s, waited_s))
         finally:
             for query_id in members:
-                self._outputs.pop(query_id, None)
+                if self._outputs.pop(query_id, None) is not None:  # its client has left
+                    self._charge(query_id)
+
+    def _charge(self, query_id: int) -> None:
+        """Have the tenant of a query pay that was cancelled while it ran."""
+        receipt = self._dispatcher.receipt(query_id)
+        if receipt is not None and receipt.outcome == "cancelled":
+            self._access.charge(receipt.query.tenant, receipt.cost_usd or 0.0)
 
     def _complete(self, effect: Complete) -> None:
         found = self._open.get(effect.query_id)

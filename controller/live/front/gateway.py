@@ -267,7 +267,7 @@ class Gateway:
         self._own, self._told_own_s = Overhead(0.0, OWN_TIME_LEARNT, time.monotonic), 0.0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0
-        self._status: Mapping[str, Any] = {}
+        self._status: Mapping[str, Any] = {"members": []}  # as the control loop's, before it begins
         self._tasks: list[asyncio.Task[None]] = []
         self._inputs = DispatcherInputs(
             self.frontend.decide, self._desk.arms, remote, time.monotonic

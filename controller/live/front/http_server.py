@@ -43,7 +43,7 @@ from modelless.controller.api.v2_reply import (
     render_error,
     with_request_id,
 )
-from modelless.controller.live.front.bodies import check_pace, make_room
+from modelless.controller.live.front.bodies import UNREAD_S, Pace, make_room
 from modelless.controller.live.front.call_stream import CallStream
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.interfaces import Respond
@@ -113,10 +113,13 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._stream: CallStream | None = None
         self._on_gone: Callable[[], None] | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._method = ""
+        self._method, self._path = "", b""
+        self._headers: Headers = []
         self._keep_alive = True
         self._length: int | None = None
         self._body_began_s: float | None = None
+        self._pace: Pace | None = None
+        self._unread: Pace | None = None
         self._room = _NO_ROOM
         self._filled = 0
         self._begin()
@@ -160,6 +163,7 @@ class SocketConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has read."""
         self._is_stalled = False
+        self._unread = None
         self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -188,17 +192,26 @@ class SocketConnection(asyncio.BufferedProtocol):
             self.on_message_complete()
 
     def check_pace(self, now_s: float) -> None:
-        """Refuse a body that arrives too slowly; close what a refused client keeps open."""
+        """Refuse a body that comes too slowly; close what a client keeps open or does not read."""
+        if self._is_stalled and self._transport is not None:
+            left = self._transport.get_write_buffer_size()
+            self._unread = self._unread or Pace(now_s, -left, UNREAD_S)
+            if self._unread.is_too_slow(-left, now_s):
+                self._transport.abort()
+                return
         if self._ending_since_s is not None:
             if now_s - self._ending_since_s > _END_S:
                 self.close()
             return
         if self._stream is not None:
             self._stream.check_pace(now_s)
-        if self._body_began_s is None or self._is_paused:
+        if self._body_began_s is None:
             return
+        if self._pace is None or self._is_paused:
+            is_new = not self._is_paused
+            self._pace = Pace(self._body_began_s) if is_new else Pace(now_s, self._filled)
         try:
-            check_pace(self._filled, now_s - self._body_began_s)
+            self._pace.check(self._filled, now_s)
         except ModellessError as error:
             self._fail(error)
 
@@ -214,6 +227,15 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._fail(InvalidInputError(f"not an HTTP/1.1 request: {error}."))
         else:
             self._is_direct = self._length is not None
+            if self._body_began_s is not None and not self._is_let_in:  # the body is still to come
+                self._let_in()
+
+    def _let_in(self) -> None:
+        self._is_let_in = True
+        try:
+            self._frontend.check_sender(self._method, self._path, self._headers)
+        except ModellessError as error:
+            self._fail(error)
 
     # -- the parser's side --------------------------------------------------------------------
 
@@ -230,6 +252,8 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     def on_headers_complete(self) -> None:
         self._has_headers = True
+        if not self._path.startswith(b"/"):
+            self._use_path_of_url()
         if self._stream is not None:
             raise InvalidInputError("a request behind a stream: send it when the stream has ended.")
         self._method = self._parser.get_method().decode("ascii")
@@ -244,6 +268,18 @@ class SocketConnection(asyncio.BufferedProtocol):
                 self._transport.write(_CONTINUE)
         if self._path == STREAM and self._method == "POST":
             self._begin_stream()
+
+    def _use_path_of_url(self) -> None:
+        """Take path and host of a request for ``http://HOST/PATH`` apart (RFC 9112, 3.2.2)."""
+        scheme, _, rest = self._path.partition(b"://")
+        if scheme.lower() not in (b"http", b"https"):
+            return
+        authority = rest.partition(b"/")[0].partition(b"?")[0]
+        self._path = rest.removeprefix(authority)
+        if not self._path.startswith(b"/"):
+            self._path = b"/" + self._path
+        others = [pair for pair in self._headers if pair[0] != b"host"]
+        self._headers = [*others, (b"host", authority)]
 
     def on_body(self, body: bytes) -> None:
         if self._stream is not None:
@@ -302,10 +338,11 @@ class SocketConnection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self._arrival_s = self._clock()
         self._path = b""
-        self._headers: Headers = []
+        self._headers = []
         self._has_headers = False
         self._length = self._body_began_s = None
-        self._is_direct = False
+        self._is_direct = self._is_let_in = False
+        self._pace = None
         self._room = _NO_ROOM
         self._filled = 0
 
@@ -412,6 +449,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         if self._busy:
             raise InvalidInputError("a stream: got one behind other requests; send it alone.")
         check_content_type(self._headers)
+        self._frontend.check_sender(self._method, self._path, self._headers)
         self._stream = CallStream(self._frontend, self, self._path, self._headers, self._clock)
         self._busy = True
         self._length = self._body_began_s = None
@@ -457,7 +495,9 @@ class SocketConnection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""
         reply = with_request_id(render_error(error), REQUEST_IDS.of(self._headers))
+        self._take_bytes(-self._filled)
         self._body_began_s = None
+        self._room, self._filled, self._is_direct = _NO_ROOM, 0, False
         if not self._busy:
             self._write(reply, self._path, keep_alive=False)
         elif self._transport is not None:

@@ -26,6 +26,8 @@ MOST_BYTES: Final = 16 << 20
 MOST_KEYS: Final = 16_384
 _OVERHEAD_BYTES: Final = 1024
 """What an answer takes beside its body."""
+_JOINED: Final = 1 << 62
+"""Numbers from here on are those of requests that wait for another one's answer."""
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Name = tuple[str, bytes]
@@ -41,7 +43,7 @@ class _Kept(NamedTuple):
 @dataclass(slots=True)
 class _Running:
     query: tuple[bytes, int]
-    responds: list[Respond]
+    responds: dict[int, Respond]  # by the number of who waits; 0 for the first
     number: int | None = None
 
 
@@ -60,6 +62,7 @@ class KeptAnswers:
         self._bytes = 0
         self._running: dict[Name, _Running] = {}
         self._names: dict[int, Name] = {}
+        self._last_joined = _JOINED
 
     def once(
         self,
@@ -91,7 +94,7 @@ class KeptAnswers:
         self._forget_old()
         earlier = self._kept.get(name) or self._running.get(name)
         if earlier is None:
-            self._running[name] = running = _Running(query, [respond])
+            self._running[name] = running = _Running(query, {0: respond})
             number = run(lambda reply: self._answer(name, reply))
             if number is not None and self._running.get(name) is running:
                 running.number = number
@@ -100,11 +103,31 @@ class KeptAnswers:
         if earlier.query != query:
             raise invalid("idempotency-key", key.decode(), "a new key for another query")
         if isinstance(earlier, _Running):
-            earlier.responds.append(respond)
-        else:
-            kept = earlier.reply
-            respond(Reply(kept.status, kept.body, [*kept.headers, REPLAYED]))
+            self._last_joined += 1
+            earlier.responds[self._last_joined] = respond
+            self._names[self._last_joined] = name
+            return self._last_joined
+        kept = earlier.reply
+        respond(Reply(kept.status, kept.body, [*kept.headers, REPLAYED]))
         return None
+
+    def leave(self, number: int) -> int | None:
+        """Note that a client went away, and so do not answer it.
+
+        Args:
+            number: see ``once``.
+
+        Returns:
+            The number of the query; None if others wait for it by its key.
+        """
+        name = self._names.get(number)
+        if name is None:
+            return number
+        running = self._running[name]
+        if number > _JOINED:
+            del self._names[number]
+        running.responds.pop(number if number > _JOINED else 0, None)
+        return running.number if not running.responds else None
 
     def may_cancel(self, number: int, *, is_running: bool) -> bool:
         """Return whether a query may be cancelled whose client went away, and then forget its key.
@@ -119,7 +142,7 @@ class KeptAnswers:
         name = self._names.get(number)
         if name is None:
             return True
-        if is_running or len(self._running[name].responds) > 1:
+        if is_running or self._running[name].responds:
             return False
         del self._names[number], self._running[name]
         return True
@@ -128,18 +151,18 @@ class KeptAnswers:
         running = self._running.pop(name, None)
         if running is None:
             return
-        if running.number is not None:
-            del self._names[running.number]
+        for number in (running.number, *running.responds):
+            if number is not None:
+                self._names.pop(number, None)
         size_bytes = _size_bytes(reply)
         if reply.status == 200 and size_bytes <= self._most_bytes:
             self._bytes += size_bytes
             self._kept[name] = _Kept(running.query, reply, self._clock() + KEPT_S)
             while self._bytes > self._most_bytes or len(self._kept) > MOST_KEYS:
                 self._forget_oldest()
-        first, *others = running.responds
-        first(reply)
-        for respond in others:
-            respond(Reply(reply.status, reply.body, [*reply.headers, REPLAYED]))
+        again = Reply(reply.status, reply.body, [*reply.headers, REPLAYED])
+        for number, respond in running.responds.items():
+            respond(again if number else reply)
 
     def _forget_old(self) -> None:
         now_s = self._clock()

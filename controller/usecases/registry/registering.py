@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -66,6 +66,8 @@ Member = TypeVar("Member", bound=StrEnum)
 
 REGISTERED = "registered"
 """Kind of the history's entry that says who registered a variant, and from what."""
+
+_MOST_SAMPLES: Final = 10**12
 
 UNKNOWN_SOURCE = "not stated when it was registered; counts as 0 until it is"
 
@@ -409,9 +411,12 @@ def _stated_accuracy(
         if samples is not None:
             raise InvalidInputError("--accuracy-samples: only a measured accuracy has them")
         return stated
-    if samples is None or samples < 1:
+    if samples is None or not 1 <= samples <= _MOST_SAMPLES:
         raise InvalidInputError.of(
-            "--accuracy-samples", samples, "1 or more", "They give what was measured its interval."
+            "--accuracy-samples",
+            samples,
+            f"1 to {_MOST_SAMPLES}",
+            "They give what was measured its interval.",
         )
     low, high = wilson_percent(round(percent / 100.0 * samples), samples)
     return replace(stated, low_percent=low, high_percent=high, sample_count=samples)

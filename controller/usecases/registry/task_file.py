@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelless.common.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.common.settings_files import problems
 from modelless.common.yaml_files import read_yaml
 from modelless.variants.decoding import (
@@ -19,7 +19,10 @@ from modelless.variants.decoding import (
     with_blank,
 )
 from modelless.variants.graphs.inspection import inspect_onnx
+from modelless.variants.metrics import find_metric
+from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.signature import DTYPES
+from modelless.variants.validation.expected import Expects
 from modelless.variants.vocabulary import CtcDecoding, Task, TensorSpec
 
 _MOST_LABELS = 100_000
@@ -96,7 +99,7 @@ def read_task(path: Path) -> Task:
             if labels:
                 raise InvalidInputError.of("labels", document.labels, "none beside 'decoding'")
             labels, decoding = _decoding(document.decoding, outputs, path.parent)
-        return Task(
+        task = Task(
             name=document.name,
             inputs=_specs("inputs", document.inputs),
             outputs=outputs,
@@ -105,8 +108,21 @@ def read_task(path: Path) -> Task:
             labels=labels,
             decoding=decoding,
         )
-    except InvalidInputError as error:
+        _check_metric(task)
+    except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(f"task file {path}: {error}") from None
+    return task
+
+
+def _check_metric(task: Task) -> None:
+    """Refuse what could not be put right once the task is registered."""
+    metric = find_metric(task.accuracy_metric, task)
+    scores = next(filter(is_scores, task.outputs), None)
+    if not task.labels or metric.expects is not Expects.CLASS or scores is None:
+        return
+    if scores.shape[1] not in (-1, len(task.labels)):
+        allowed = f"{scores.shape[1]}, the classes of output {scores.name!r}"
+        raise InvalidInputError.of("labels", f"{len(task.labels)} labels", allowed)
 
 
 def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
@@ -148,7 +164,12 @@ def _fits(value: float, datatype: str) -> bool:
 def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:
     if isinstance(labels, str):
         lines = _read_lines("labels", folder / labels)
-        labels = [line.strip() or line for line in lines if line]
+        lines = lines[:-1] if lines[-1] == "" else lines
+        if "" in lines:
+            raise InvalidInputError.of(
+                "labels", f"no label in line {lines.index('') + 1}", "one in each"
+            )
+        labels = [line.strip() or line for line in lines]
     if len(labels) > _MOST_LABELS:
         raise InvalidInputError.of("labels", f"{len(labels)} labels", f"up to {_MOST_LABELS}")
     return tuple(labels)

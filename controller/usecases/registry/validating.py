@@ -163,7 +163,7 @@ def validate(
         task = catalog.tasks[variants[0].task]
         judge = find_metric(metric or task.accuracy_metric, task)
         items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
-        count = _count_unused(registry, variants, items)
+        count, left_out = _count_unused(registry, variants, items)
         results, failed = _measure(
             registry, task, variants, items, judge,
             count if sample is None else min(sample, count), precision_percent, on_progress,
@@ -176,10 +176,8 @@ def validate(
         {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
     )
     remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
-    if used := len(items) - count:
-        remarks.append(
-            f"{used} of {len(items)} items are left out: variants were calibrated on them"
-        )
+    if left_out:
+        remarks.append(f"{len(items) - count} of {len(items)} items are left out: {left_out}")
     if other := _on_other_sets(catalog, task, found):
         remarks.append(
             f"measured on another validation set, so not to be compared with these: {other}; "
@@ -408,21 +406,32 @@ def _open_items(
     return AnsweredBy(items, session, task, variant.id)
 
 
-def _count_unused(registry: Registry, variants: Sequence[Variant], items: ValidationSet) -> int:
-    """The number of items, in the order of measuring, that no variant was calibrated on.
+def _count_unused(
+    registry: Registry, variants: Sequence[Variant], items: ValidationSet
+) -> tuple[int, str]:
+    """The number of items, in the order of measuring, that no variant was calibrated on; and why
+    it is not all of them.
 
     ``make`` takes the last ones of its validation set. They are found only if this is that set.
     """
     origins = [find_origin(registry.store, variant.id) for variant in variants]
     files = {origin.calibration_file_sha256 for origin in origins if origin is not None}
     if not files:
-        return len(items)
+        return len(items), ""
     try:
         feeds, count = held_out(items)
     except InvalidInputError:  # too few to have been parted
-        return len(items)
-    used = {from_npz(registry.artifacts.read(each)).sha256 for each in files}
-    return count if feeds.sha256 in used else len(items)
+        return len(items), ""
+    is_lost = False
+    for each in files:
+        try:
+            if from_npz(registry.artifacts.read(each)).sha256 == feeds.sha256:
+                return count, "variants were calibrated on them"
+        except IntegrityError:
+            is_lost = True
+    if is_lost:
+        return count, "variants may have been calibrated on them; the file that tells is lost"
+    return len(items), ""
 
 
 def _measure(

@@ -23,6 +23,7 @@ from modelless.variants.registry.removal import Removed
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 
 _REASON = "by command"
+_MAKING = "It makes variants, and may need the same files. Wait until it has ended, then repeat."
 
 
 def promote(
@@ -115,17 +116,19 @@ def remove(name: str, *, reason: str | None = None, home: Home = None) -> Remove
     Raises:
         NotFoundError: there is no such thing.
         InvalidInputError: it is in use; says by what, and what to do.
-        EnvironmentUnfitError: another process makes variants of it.
+        EnvironmentUnfitError: another process makes variants.
     """
     folder, path = home_folder(home), parse_path(name)
     with open_home(home) as registry, ExitStack() as locks:
         models = [path.model] if path.model else [m.name for m in registry.models(path.task)]
-        for model in models:
-            lock = folder / FOLDER / f"{path.task}--{model}.lock"
-            locks.enter_context(held(lock, f"removing {name}"))
+        work = folder / FOLDER
+        # Models share files, and those of a family in the making are in no row yet.
+        every = {work / f"{path.task}--{model}.lock" for model in models} | {*work.glob("*.lock")}
+        for lock in sorted(every):
+            locks.enter_context(held(lock, f"removing {name}", _MAKING))
         is_up = read_state(folder) is not None
         return removal.remove(
-            registry, name, user_name(), reason or _REASON, _held_now(home), is_up=is_up
+            registry, name, user_name(), reason or _REASON, _held_now(home), work, is_up=is_up
         )
 
 

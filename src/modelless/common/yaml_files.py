@@ -52,10 +52,15 @@ def read_yaml(field: str, path: Path) -> Any:
     return parse_yaml(f"{field} {path}", text)
 
 
-def parse_yaml(source: str, text: str) -> Any:
-    """The content of YAML text. ``source`` begins the errors, which are those of ``read_yaml``."""
+def parse_yaml(source: str, text: str, *, allows_aliases: bool = True) -> Any:
+    """The content of YAML text. ``source`` begins the errors, which are those of ``read_yaml``.
+
+    Args:
+        allows_aliases: false for a stranger's text: one long text that many aliases stand for is
+            within ``MOST_NODES``, and gigabytes written out.
+    """
     try:
-        return _document(text)
+        return _document(text, allows_aliases)
     except _Unfit as error:
         raise InvalidInputError(f"{source}: {error}") from None
     except (yaml.YAMLError, ValueError) as error:  # dates and whole numbers raise ValueError
@@ -67,14 +72,18 @@ def parse_yaml(source: str, text: str) -> Any:
         raise InvalidInputError(f"{source}: lists or mappings nested too deep") from None
 
 
-def _document(text: str) -> Any:
+def _document(text: str, allows_aliases: bool) -> Any:
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _size(node, {}) > MOST_NODES:
+        sizes: dict[int, int] = {}
+        size = _size(node, sizes)
+        if size > MOST_NODES:
             raise _Unfit(f"more than {MOST_NODES:,} values, aliases written out")
+        if size > len(sizes) and not allows_aliases:  # a node was met again
+            raise _Unfit("an alias; write out what it stands for")
         return loader.construct_document(node)
     finally:
         loader.dispose()

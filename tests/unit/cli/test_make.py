@@ -22,11 +22,12 @@ from modelless.common.files import held
 from modelless.controller.usecases.registry import family as family_module
 from modelless.profiler.measure.noise import HostNoise, Noise
 from modelless.profiler.measure.records import Records
-from modelless.variants.making.origins import MADE, find_origin
+from modelless.variants.making.origins import find_origin
 from modelless.variants.registry.outcomes import latest_outcomes
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.store import HistoryRow
+from modelless.variants.store.rows import MADE
 from modelless.variants.vocabulary import Engine, Provenance
 from modelless.variants.zoo.fashion_mnist import DATA, FashionMnist
 
@@ -472,6 +473,13 @@ class TestScikitLearn:
         assert {
             row["variant"].split("/")[2][:-2]: row["accuracy"] for row in again.document["variants"]
         } == {name: row["accuracy"] for name, row in rows.items()}
+        with closing(open_registry(home)) as registry:
+            origin = find_origin(registry.store, "digits/net/int8@1")
+            assert origin is not None
+            registry.artifacts.remove(origin.calibration_file_sha256)
+        lost = run("validate", "digits", "--data", digits, "--json")
+        assert lost.code == 0, lost.err
+        assert "left out: variants may have been calibrated on them" in lost.err
 
     @pytest.mark.skipif(not HAS_OPENVINO, reason="OpenVINO is not installed")
     def test_its_labels_are_looked_up_on_every_engine(self, run: Run, digits: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_measured_accuracy_has_an_interval(run: Run, registered: Path, file: P
     found = register(run, file, *words, "--accuracy-samples", 1000, "--json").document
     assert found["accuracy_low"] == pytest.approx(87.98, abs=0.01)
     assert found["accuracy_high"] == pytest.approx(91.71, abs=0.01)
-    for wrong in ((), ("--accuracy-samples", 0)):
+    for wrong in ((), ("--accuracy-samples", 0), ("--accuracy-samples", 10**20)):
         ran = register(run, file, *words, *wrong)
         assert (ran.code, "--accuracy-samples" in ran.err) == (2, True)
     assert register(run, file, *ACCURACY, "--accuracy-samples", 5).code == 2
@@ -192,6 +192,9 @@ def test_the_task_must_be_said(run: Run, registered: Path, file: Path) -> None:
         (("name: pixels-2", "name: Pixels 2"), "task.name"),
         (("[black, red, green, blue]", "labels.txt"), "labels.txt"),
         (("[black, red, green, blue]", "[1, 2]"), "labels"),
+        (("[black, red, green, blue]", "[a, b]"), "got '2 labels'; allowed: 4, the classes of"),
+        (("metric: top-1", "metric: tpo-1"), "tpo-1"),
+        (("metric: top-1", "metric: mae"), "metric 'mae': outputs"),
         (("name: pixels-2", "name: [pixels"), "not YAML"),
     ],
 )
@@ -210,7 +213,10 @@ def test_labels_may_stand_in_a_file_of_their_own(
 ) -> None:
     described = tmp_path / "task.yaml"
     described.write_text(TASK_FILE.replace("[black, red, green, blue]", "names.txt"))
-    (tmp_path / "names.txt").write_text("one\ntwo\n\nthree: 3\nfour\n")
+    (tmp_path / "names.txt").write_text("one\ntwo\n\nfour\n")
+    ran = register(run, file, "--task-file", described, task=None)
+    assert (ran.code, "no label in line 3" in ran.err) == (2, True), ran.err
+    (tmp_path / "names.txt").write_text("one\ntwo\nthree: 3\nfour\n\n")
     assert register(run, file, "--task-file", described, task=None).code == 0
     with closing(open_registry(home)) as registry:
         (task,) = registry.tasks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from modelless.controller.history.feedback import write_feedback
 from modelless.controller.live.cluster.running import UpState
 from modelless.controller.live.control.pins import read_pins, write_pins
 from modelless.variants.registry.registry import open_registry
+from modelless.variants.store import copying
 
 from .conftest import Run
 
@@ -81,6 +83,29 @@ def test_what_is_there_is_replaced_only_when_asked(run: Run, registered: Path) -
     assert "--replace" in refused.err
     assert run("store", "restore", "it.zip", "--replace").code == 0
     assert len(variants(registered)) == 3
+
+
+def test_it_says_whether_the_rows_are_back_where_something_cannot_be_written(
+    run: Run, registered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pins(registered, [])
+    run("store", "backup", "it.zip")
+    other = tmp_path / "other"
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+        ran = run("--home", other, "store", "restore", "it.zip")
+    assert ran.code == 6
+    assert "Nothing was restored from" in ran.err
+    assert not variants(other)
+
+    def fail(path: Path, data: bytes, *, mode: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copying, "write_whole", fail)
+    ran = run("--home", other, "store", "restore", "it.zip")
+    assert ran.code == 6
+    assert f"The rows are back, but {other}/pins.json cannot be written" in ran.err
+    assert len(variants(other)) == 3
 
 
 def test_a_home_without_a_store_has_no_backup(

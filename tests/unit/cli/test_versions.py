@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from modelless.common.files import held
 from modelless.controller.api.v2_reply import render_json
 from modelless.variants.registry.promotion import read_lines
 from modelless.variants.registry.registry import open_registry
@@ -187,6 +188,13 @@ def test_versions_are_removed_by_command(run: Run, versions: Path) -> None:
     assert run("remove", "pixels").code == 3
     told = run("history", "--kind", "removed", "--json").document["entries"]
     assert told[0]["details"]["who"] != ""
+
+
+def test_nothing_is_removed_while_another_process_makes_variants(run: Run, versions: Path) -> None:
+    with held(versions / "making" / "other--net.lock", "a test"):
+        ran = run("remove", f"{NAME}@2")
+    assert (ran.code, "It makes variants, and may need the same files" in ran.err) == (7, True)
+    assert run("remove", f"{NAME}@2").code == 0
 
 
 def test_registering_again_says_what_differs(run: Run, versions: Path, tmp_path: Path) -> None:

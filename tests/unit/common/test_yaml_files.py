@@ -54,6 +54,15 @@ def test_what_is_not_says_where(text: str, says: str) -> None:
     assert says in str(refused.value)
 
 
+def test_a_strangers_text_has_no_aliases() -> None:
+    assert parse_yaml("s", "{a: [1, 1], b: {c: 1}}", allows_aliases=False) == {
+        "a": [1, 1], "b": {"c": 1}
+    }  # fmt: skip
+    for text in ("[&a x, *a]", "[&a [], *a]", "{a: &a {b: 1}, c: {<<: *a}}", "{&a x: *a}"):
+        with pytest.raises(InvalidInputError, match="s: an alias; write out"):
+            parse_yaml("s", text, allows_aliases=False)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match=r"recipe: got .*none\.yaml.*readable YAML"):
         read_yaml("recipe", tmp_path / "none.yaml")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from modelless.controller.api.tenant_limits import TenantUse
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.totals import TenantTotals
-from modelless.controller.live.front import gateway
+from modelless.controller.live.front import frontend, gateway, side_thread
 from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.gateway import Gateway
 from modelless.controller.live.haproxy.configuration import OF_PORT, OF_SOCKET, OPERATORS_HEADER
@@ -28,7 +30,7 @@ from modelless.controller.live.key_file import KeyFollower, change_keys, read_ke
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from tests.unit.cli.tiny import TASK, add_measurements, add_variants
 
-from .front import INFER, Front, query, serving
+from .front import INFER, Front, query, serving, until
 
 KEYS = {
     name: make_key(tenant, scopes, priority, 0.0, None)
@@ -174,6 +176,16 @@ def test_tenant_and_priority_come_from_the_key(run: Callable[..., None]) -> None
         assert told.document["tenant"] == "shop"
 
     run(test)
+
+
+def test_try_it_lists_no_private_task(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        page = await front.send("GET", "/console/try", headers=bearer("operator"))
+        assert page.status == 200
+        assert f'value="{TASK.name}"' not in page.document
+        assert "no such" not in page.document
+
+    run(test, tenants={"shop": {"private": [TASK.name]}})
 
 
 def test_a_quote_is_bound_by_the_key_as_a_query_is(run: Callable[..., None]) -> None:
@@ -491,3 +503,193 @@ def test_without_a_key_operators_name_this_machine_and_no_web_site(
         assert answer.status == 200
 
     run(test, keys=keys, http={"operators_host": "console.lan", "operators_port": 9})
+
+
+def infer_empty(items: int) -> tuple[bytes, dict[str, str]]:
+    given = {"name": "image", "shape": [items, 0, 0, 3], "datatype": "UINT8"}
+    head = json.dumps({"inputs": [given | {"parameters": {"binary_data_size": 0}}]})
+    return head.encode(), {"inference-header-content-length": str(len(head))}
+
+
+def test_a_tensor_without_elements_is_refused_and_counts_no_longer(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(front: Front) -> None:
+        for items in (1, 9, 2000):
+            body, length = infer_empty(items)
+            answer = await front.send("POST", INFER, body, {**length, **bearer("shop")})
+            assert (answer.status, answer.document["field"]) == (400, "inputs.image: shape")
+
+        def fail(*_: object) -> int:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr("modelless.controller.live.front.frontend.item_size", fail)
+        for body in (query(), query((1, 90, 90, 3))):  # read on the loop, and aside
+            assert (await front.send("POST", INFER, body, bearer("shop"))).status == 500
+        assert front.access.books.take_use()["shop"].open_queries == 0
+
+    run(test, tenants={"shop": {"max_open_queries": 1}})
+
+
+async def begin(front: Front, path: str, head: str, body: bytes) -> bytes:
+    """What comes back for a request of which only so much has been sent; empty if it is waited."""
+    reader, writer = await asyncio.open_unix_connection(str(front.path))
+    try:
+        writer.write(f"POST {path} HTTP/1.1\r\nhost: h\r\n{head}\r\n".encode() + body)
+        async with asyncio.timeout(0.1):
+            return await reader.readline()
+    except TimeoutError:
+        return b""
+    finally:
+        writer.close()
+
+
+def test_a_body_needs_a_key_before_it_is_there(run: Callable[..., None]) -> None:
+    load = f"/v2/repository/models/{TASK.name}/load"
+    key = bearer("operator")["authorization"].removeprefix("Bearer ")
+
+    async def test(front: Front) -> None:
+        for path, bears, status in (
+            (INFER, "", b"401"),
+            (INFER, "operator", b"403"),
+            (INFER, "asks", b""),
+            (load, "asks", b"403"),
+            ("/nowhere", "", b"401"),
+            ("/console/try?task=pixels", "", b"401"),
+            (f"/console/try?task=pixels&key={key}", "", b""),
+            ("/console/policies", "", b""),  # its key is in the form
+            (CALL.decode(), "", b"200"),  # and a status of gRPC's
+            (STREAM.decode(), "", b"200"),
+            (CALL.decode(), "asks", b""),
+        ):
+            head = "content-type: application/grpc\r\ncontent-length: 100000\r\n"
+            if bears:
+                head += f"authorization: {bearer(bears)['authorization']}\r\n"
+            told = await begin(front, path, head, b"x" * 5000)
+            assert told.split()[1:2] == [status] * bool(status), (path, bears, told)
+
+    run(test)
+
+
+def test_who_is_beyond_its_limits_is_not_read_aside(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+
+    def parse(*_: object) -> None:
+        read.append(None)
+        raise RuntimeError("it was read")
+
+    monkeypatch.setattr("modelless.controller.live.front.frontend.parse_infer", parse)
+    body = query((1, 90, 90, 3))
+
+    async def test(front: Front) -> None:
+        assert (await front.send("POST", INFER, body, bearer("shop"))).status == 500
+        assert (await front.send("POST", INFER, body, bearer("shop"))).status == 429
+        assert len(read) == 1
+        assert front.access.books.take_use()["shop"][:2] == (1, 0)
+
+    run(test, tenants={"shop": {"max_queries_per_s": 0.01}})
+
+
+def test_a_query_that_is_read_aside_counts_once(run: Callable[..., None]) -> None:
+    message = infer_message()[5:]
+    packed = gzip.compress(message)
+    head = "content-type: application/grpc\r\ngrpc-encoding: gzip\r\n"
+    head += f"authorization: {bearer('shop')['authorization']}\r\n"
+    head += f"content-length: {len(packed) + 5}\r\n"
+
+    async def test(front: Front) -> None:
+        answer = await front.send("POST", INFER, query((1, 90, 90, 3)), bearer("shop"))
+        assert answer.status == 200
+        assert front.access.books.take_use()["shop"][:2] == (1, 0)
+        framed = b"\1" + len(packed).to_bytes(4, "big") + packed
+        assert (await begin(front, CALL.decode(), head, framed)).startswith(b"HTTP/1.1 200")
+        assert front.access.books.take_use()["shop"][:2] == (1, 0)
+
+    run(test, tenants={"shop": {"max_open_queries": 1}})
+
+
+def test_a_tenant_has_a_part_of_the_side_thread(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_thread, "MOST_WAITING", 8)
+    go_on = threading.Event()
+    parse = frontend.parse_infer
+    monkeypatch.setattr(frontend, "parse_infer", lambda *a: (go_on.wait(20), parse(*a))[1])
+    body = query((1, 90, 90, 3))
+
+    async def test(front: Front) -> None:
+        sent = [
+            asyncio.ensure_future(front.send("POST", INFER, body, bearer("shop"))) for _ in range(4)
+        ]
+        done: set[asyncio.Task[Any]] = set()
+        while len(done) < 2:
+            done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status for task in done] == [429, 429]
+        other = asyncio.ensure_future(front.send("POST", INFER, body, bearer("other")))
+        go_on.set()
+        assert (await other).status == 200
+        assert sorted([(await each).status for each in sent]) == [200, 200, 429, 429]
+        assert not front.frontend._aside._owned
+
+    run(test)
+
+
+FOREIGN = {"host": "rebound.example:8080"}
+FORGED = ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"})
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_without_keys_no_web_site_acts(run: Callable[..., None], insecure: bool) -> None:
+    posts = {
+        INFER: query(),
+        QUOTE: json.dumps({"task": TASK.name}).encode(),
+        "/v2/repository/index": b"",
+        f"/v2/repository/models/{TASK.name}/load": b"",
+        f"/v2/repository/models/{TASK.name}/unload": b"",
+        "/modelless/batches": json.dumps({"input": "a", "output": "b", "task": TASK.name}).encode(),
+    }
+
+    async def test(front: Front) -> None:
+        own = {"host": "localhost:8080", "origin": "http://localhost:8080"}
+        for path, body in posts.items():
+            operates = path.endswith("load")
+            headers = OPERATOR if operates else {}
+            for forged in FORGED:
+                answer = await front.send("POST", path, body, {**headers, **forged})
+                assert answer.status == 403, (path, forged)
+                assert answer.document["error"].startswith("Origin: got")
+            answer = await front.send("POST", path, body, {**headers, **FOREIGN})
+            assert (answer.status == 403) == (operates or not insecure), path
+            for given in (own, {"sec-fetch-site": "same-origin"}, {"host": "10.0.0.1:80"}):
+                answer = await front.send("POST", path, body, {**headers, **given})
+                assert answer.status == 200, (path, given, answer)
+        answer = await front.send("GET", f"/v2/models/{TASK.name}", headers=FOREIGN)
+        assert answer.status == (200 if insecure else 403)
+        linked = {**OPERATOR, "sec-fetch-site": "cross-site"}
+        assert (await front.send("GET", "/console", headers=linked)).status == 200
+        assert (await front.send("GET", "/v2/health/live", headers=FOREIGN)).status == 200
+        front.ring = KeyRing(key for key, _ in KEYS.values())
+        headers = {**bearer("shop"), **FOREIGN, **FORGED[0]}
+        assert (await front.send("POST", INFER, query(), headers)).status == 200
+
+    http = {"host": "192.0.2.1", "insecure": True} if insecure else {}
+    run(test, keys=False, http=http)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_who_hangs_up_while_it_runs_pays_all_the_same(run: Callable[..., None], keys: bool) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        headers = bearer("shop") if keys else {"x-modelless-tenant": "shop"}
+        sent = asyncio.ensure_future(front.send("POST", INFER, query(), headers))
+        await until(lambda: front.ran)
+        sent.cancel()
+        await until(lambda: not front.has_open)
+        front.finish(front.ran[0])
+        cost_usd = 0.001 * 0.05 / 3600.0 if keys else 0.0  # see Front.finish
+        use = front.access.books.take_use()["shop"]
+        assert (use.open_queries, use.cost_usd) == (0, pytest.approx(cost_usd))
+
+    run(test, keys=keys, tenants={"shop": {"max_cost_usd_per_day": 1.0}})

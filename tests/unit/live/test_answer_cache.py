@@ -301,6 +301,37 @@ def test_a_query_that_goes_away_while_it_waits_is_forgotten(run: Callable[..., N
     run(test)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (1, 0, 2)])
+def test_a_query_is_cancelled_once_nobody_waits_for_its_answer(
+    run: Callable[..., None], order: tuple[int, ...]
+) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        busy = asyncio.create_task(front.send("POST", INFER, query((2, 2, 2, 3))))
+        await until(lambda: front.ran)
+        equal = []
+        for number in range(3):
+            equal.append(asyncio.create_task(ask(front)))
+            await until(lambda count=number + 2: len(front.frontend._open) == count)
+        for left in order[:2]:
+            equal[left].cancel()
+            used_bytes = front.frontend.budget.used_bytes
+            await until(lambda used=used_bytes: front.frontend.budget.used_bytes < used)
+        assert front.frontend._dispatcher.open_queries == 2  # the busy one, and theirs
+        equal[order[2]].cancel()
+        await until(lambda: len(front.frontend._open) == 1)
+        assert front.frontend._dispatcher.open_queries == 1
+        cache = front.frontend._cache
+        assert not cache._waiting
+        assert not cache._waits_for
+        assert not front.frontend._awaited
+        front.finish(front.ran[0])
+        assert (await busy).status == 200
+        assert len(front.ran) == 1
+
+    run(test)
+
+
 def test_versions_that_change_empty_it_and_late_answers_do_not_come_back(
     run: Callable[..., None], knowledge: Knowledge
 ) -> None:

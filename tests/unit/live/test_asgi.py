@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.api.keys import UnauthorizedError
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front import asgi, bodies
@@ -27,13 +28,18 @@ class Frontend:
         self.budget = BodyBudget(10)
         self.replies: Counter[int] = Counter()
         self.abandoned: list[int] = []
+        self.needs_key = False
         self.asked: list[tuple[bytes, Callable[[Reply], None]]] = []
+
+    def check_sender(self, method: str, path: bytes, headers: Any) -> None:
+        if self.needs_key:
+            raise UnauthorizedError("no key")
 
     def on_request(
         self, method: str, path: bytes, headers: Any, body: Any, arrival_s: float, respond: Any
     ) -> int:
         self.asked.append((bytes(body), respond))
-        self.headers = list(headers)
+        self.headers, self.path = list(headers), path
         return len(self.asked)
 
     def on_abandoned(self, query_id: int) -> None:
@@ -48,11 +54,11 @@ def here() -> Iterator[SimpleNamespace]:
     asgi._here.clear()
 
 
-async def post(*parts: bytes, headers: Any = ()) -> list[dict[str, Any]]:
+async def post(*parts: bytes, headers: Any = (), **more: Any) -> list[dict[str, Any]]:
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     messages[-1]["more_body"] = False
     sent: list[dict[str, Any]] = []
-    scope: dict[str, Any] = {**SCOPE, "headers": [*headers]}
+    scope: dict[str, Any] = {**SCOPE, "headers": [*headers], **more}
 
     async def receive() -> dict[str, Any]:
         scope["headers"].append((OPERATORS, b"socket"))  # a server may take a trailer for a header
@@ -93,6 +99,29 @@ def test_nobody_is_an_operator_here(here: SimpleNamespace) -> None:
         here.frontend.asked[0][1](Reply(200, b"", []))
         await asked
         assert [name for name, _ in here.frontend.headers] == [b"host", b"x-request-id"]
+
+    asyncio.run(serve())
+
+
+@pytest.mark.parametrize("more", [{}, {"raw_path": b"/v2/models/t/infer"}])
+def test_a_query_string_is_part_of_the_path(here: SimpleNamespace, more: dict[str, bytes]) -> None:
+    async def serve() -> None:
+        asked = asyncio.ensure_future(post(b"", query_string=b"a=%20b", **more))
+        while not here.frontend.asked:
+            await asyncio.sleep(0)
+        here.frontend.asked[0][1](Reply(200, b"", []))
+        await asked
+        assert here.frontend.path == b"/v2/models/t/infer?a=%20b"
+
+    asyncio.run(serve())
+
+
+def test_a_body_needs_a_key_before_it_is_read(here: SimpleNamespace) -> None:
+    async def serve() -> None:
+        here.frontend.needs_key = True
+        head, _ = await post(b"1234", b"5678901234")  # more than there is room for
+        assert head["status"] == 401
+        assert here.budget.used_bytes == 0
 
     asyncio.run(serve())
 

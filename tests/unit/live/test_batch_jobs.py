@@ -19,6 +19,7 @@ from modelless.common.errors import InvalidInputError, NotFoundError, Overloaded
 from modelless.controller.api.batches import parse_batch
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.request_limits import Limits
+from modelless.controller.cli.arguments import seconds_of
 from modelless.controller.config import BatchSettings, Settings
 from modelless.controller.live.control import batch_jobs
 from modelless.controller.live.control.batch_jobs import BatchJobs
@@ -48,6 +49,15 @@ print(json.dumps({"served_by": {"a/b/c@1": 7}}))
 def asked(**more: Any) -> dict[str, Any]:
     body = {"input": "in", "output": "out", "task": "pixels", **more}
     return parse_batch(json.dumps(body).encode(), Limits()).model_dump()
+
+
+def test_a_run_has_the_deadlines_of_the_command() -> None:
+    for deadline_s in (0.0, 0.00001, 604_801, -1):
+        with pytest.raises(InvalidInputError, match="deadline_s"):
+            asked(deadline_s=deadline_s)
+    for deadline_s in (0.001, 0.25, 604_800):
+        text = f"{asked(deadline_s=deadline_s)['deadline_s']}s"
+        assert seconds_of("deadline", text) == deadline_s
 
 
 @pytest.fixture

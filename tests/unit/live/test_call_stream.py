@@ -200,6 +200,16 @@ def test_a_client_that_goes_away_leaves_nothing():
     assert frontend.budget.used_bytes == 0
 
 
+def test_who_has_no_key_begins_no_stream():
+    frontend = Calls()
+    frontend.refusal = UnauthorizedError("no key")
+    connection, wire = connect(frontend)
+    feed(connection, chunked(STREAM, framed(b"x")[:3], end=False), 100)
+    assert b"grpc-status: 16\r\n" in wire.sent
+    assert wire.closed
+    assert frontend.calls == []
+
+
 def test_a_message_that_drips_ends_its_stream_and_a_pause_does_not():
     frontend = Calls()
     connection, wire = connect(frontend)
@@ -209,6 +219,7 @@ def test_a_message_that_drips_ends_its_stream_and_a_pause_does_not():
     feed(connection, b"7\r\n\0\0\0\1\0ab\r\n", 100)
     connection.check_pace(GRACE_S / 2)
     assert not wire.closed
+    feed(connection, b"3\r\nabc\r\n", 100)
     connection.check_pace(1e6)
     assert wire.closed
     assert b"grpc-status: 10\r\n" in wire.sent

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,11 +19,18 @@ import pytest
 from modelless.controller.api.keys import KeyRing, make_key
 from modelless.controller.api.request_limits import MOST_PICTURE_BYTES
 from modelless.controller.config import Settings
-from modelless.controller.control.messages import Entry
+from modelless.controller.control.messages import Entry, MemberReport
+from modelless.controller.dispatch.counters import Meters
 from modelless.controller.history.entries import write_entries
-from modelless.controller.live.front.console import streams
+from modelless.controller.live.control.metrics import ClusterMetrics
+from modelless.controller.live.front.console import settings, streams
 from modelless.controller.live.front.console.console import SAMPLES, Console
-from modelless.controller.live.front.console.followed import Found, render_parts
+from modelless.controller.live.front.console.followed import (
+    FOLLOWED,
+    Found,
+    render_followed,
+    render_parts,
+)
 from modelless.controller.live.front.console.frontier import draw_frontier, points_of
 from modelless.controller.live.front.console.pages import (
     MOST_ROWS,
@@ -34,7 +43,9 @@ from modelless.controller.live.front.console.pages import (
     variant_tables,
 )
 from modelless.controller.live.front.console.streams import LIFE_TURNS, MOST_OF_ONE, EventStreams
-from modelless.controller.live.haproxy.configuration import OF_PORT, OPERATORS_HEADER
+from modelless.controller.live.front.gateway import Gateway
+from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.haproxy.configuration import OF_PORT, OF_SOCKET, OPERATORS_HEADER
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.settings_revisions import settings_in_force
 from modelless.controller.usecases.home import open_home
@@ -62,7 +73,10 @@ def text_of(status: dict[str, Any]) -> str:
 def test_now_shows_the_status() -> None:
     status = {
         "members": [member("g1"), member("g2", arrivals_per_s=0.5, quarantine="slow")],
-        "outcomes": {"served": 96, "served-late": 3, "refused": 1, "cancelled": 7},
+        "outcomes": {
+            "served": 96, "served-late": 3, "refused": 1, "cancelled": 7,
+            "offline-served": 1000, "offline-served-late": 101, "offline-refused": 9,
+        },
         "statistics": {"queries": {"t": [99, 1, 1.98], "t/m": [1, 0, 0.02]}},
         "tasks": {
             "t": {"served": 96, "served-late": 3, "refused": 1, "cost_usd": 0.25, "energy_wh": 0.48}
@@ -74,7 +88,7 @@ def test_now_shows_the_status() -> None:
         "served_by_variant": {"t/m/v@1": 90, "t/m/w@1": 30, "gone": 9},
         "usd_per_hour": 0.1,
         "not_served": {"other": "no profile"},
-    }
+    }  # fmt: skip
     lately = Lately(
         10.0,
         {"t/m/v@1": 4},
@@ -85,11 +99,13 @@ def test_now_shows_the_status() -> None:
     assert tiles(*counted) == [
         ("13.0", "Queries a second", "4 wait"),
         ("80.00 %", "In time", "last minute; 96.00 % of 100 since the start"),
-        ("70.00 %", "Mean accuracy", "last minute; 75.00 % of all answers"),
+        ("70.00 %", "Mean accuracy",
+         "last minute; 75.00 % since the start; offline ones count, the cache's do not"),
         ("0.1", "USD an hour", "for the devices"),
         ("0.00214", "USD per 1,000 queries", "devices' price at this rate"),
-        ("5", "Wh per 1,000 answers", "busy devices, at their class's stated power; not measured"),
-    ]
+        ("0.4", "Wh per 1,000 answers",
+         "offline ones too; busy devices, at their class's stated power; not measured"),
+    ]  # fmt: skip
     rows = [row for _, _, rows, _ in now_tables(*counted) for row in rows]
     task = ("t", "0.5", "80.00", "96.00", "75.00", "20.0", "96", "3", "1", "0.25", "0.48")
     assert task in rows
@@ -141,6 +157,17 @@ def test_the_series_is_of_ten_minutes_and_knows_no_figures_across_a_restart() ->
     for second in range(3, 3 * SAMPLES):
         console.sample(status(0, 0, 0.0), float(second))
     assert [len(column) for column in console.series()] == [SAMPLES - 1] * 4
+
+
+def test_the_last_minute_needs_few_counts() -> None:
+    console = Console(None, dict, list, list, lambda body: {}, lambda read, go_on, respond: 0, list)
+    for second in range(300):
+        status = {"served_by_variant": {"t/m/v@1": 3 * second}}
+        console.sample(status, float(second))
+        if second:
+            assert console.lately().per_s == {"t/m/v@1": 3.0}
+    assert 49.0 < console.lately().span_s <= 60.0
+    assert len(console._counted) == 7
 
 
 @pytest.fixture
@@ -452,6 +479,28 @@ def test_settings_are_changed_and_taken_back_by_forms(run: Run, tmp_path: Path) 
     assert (latest.number, latest.changes) == (2, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[&a [x, x], *a]", "an alias"),
+        ("2001-99-99", "not YAML"),
+        ("2001-01-01", "that JSON has"),
+        ("[" * 5000, "nested too deep"),
+        ("0x" + "f" * 5000, "that JSON has"),
+    ],
+)
+@pytest.mark.parametrize("do", ["apply", "simulate"])
+def test_values_that_would_do_harm_are_refused(run: Run, text: str, says: str, do: str) -> None:
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        change = {"token": token, "revision": 0, "do": do, "policies.selection": text}
+        refused = await post(front, form(**change), headers)
+        assert refused.status == 400
+        assert says in refused.document.partition("policies.selection: ")[2]
+
+    run(test)
+
+
 def test_a_form_of_another_site_changes_nothing(run: Run, tmp_path: Path) -> None:
     async def test(front: Front) -> None:
         token, headers = await page(front)
@@ -497,7 +546,8 @@ def test_the_frontier_has_what_nothing_else_of_its_task_beats() -> None:
             ("t/m/large@1", 80.0, 40.0, 2.0), ("other/m/bad@1", 10.0, 90.0, 9.0),
         )
     ]  # fmt: skip
-    status = {"members": [member("g")], "statistics": {"batches": {"t/m/small@1": [10, 5, 0.1]}}}
+    ran = {"t/m/small@1": {"cpu-1": [10, 5, 0.1]}}
+    status = {"members": [member("g")], "statistics": {"placements": ran}}
     points = {each.variant_id: each for each in points_of(status, rows, {"t/m/small@1": 3.0})}
     assert {name for name, each in points.items() if each.is_best} == {
         "t/m/small@1", "t/m/large@1", "other/m/bad@1"
@@ -515,6 +565,22 @@ def test_the_frontier_has_what_nothing_else_of_its_task_beats() -> None:
             assert 0 < y < 320
             assert drawn["rows"][number - 1] == (f"{number}", *point.row)
     assert draw_frontier({"members": []}, rows, {})["charts"] == []
+
+
+def test_the_frontier_has_what_each_device_class_took() -> None:
+    metrics = ClusterMetrics({}, list)
+    told = Meters()
+    for device_class, busy_s in (("cpu-1", 0.04), ("gpu-1", 0.002)):
+        for _ in range(100):
+            told.count_batch("t/m/v@1", device_class, 1, busy_s)
+    metrics.add(MemberReport("g", True, None, meters=told))
+    there = [member("g"), member("w", device_class="gpu-1"), member("x", device_class="cpu-2")]
+    each = dict.fromkeys(("cpu-1", "cpu-2", "gpu-1"), 0.03)
+    row = VariantRow("t/m/v@1", Accuracy(70.0, "top-1", PUBLISHED, ""), each, each)
+    points = points_of({"members": there, "statistics": metrics.statistics()}, [row], {})
+    assert {point.device: point.row[4] for point in points} == {
+        "cpu-1": "40", "cpu-2": "-", "gpu-1": "2"
+    }  # fmt: skip
 
 
 def test_limits_that_could_not_be_met_are_told_with_what_they_lack() -> None:
@@ -558,3 +624,52 @@ def test_a_picture_to_try_needs_the_token_and_is_bounded(run: Run) -> None:
         assert (await front.send("POST", path + token, b"", size)).status == 413
 
     run(test)
+
+
+@pytest.mark.parametrize("given", ["field", "header", "socket"])
+def test_a_query_to_try_has_the_key_of_its_form_and_no_other(
+    run: Run, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("MODELLESS_KEY", "mk_of-the-server")
+    seen: list[dict[str, str]] = []
+
+    def ran(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        seen.append(more["env"])
+        return subprocess.CompletedProcess(command, 1, "", "error: as a test wants it")
+
+    monkeypatch.setattr(settings.subprocess, "run", ran)
+
+    async def test(front: Front) -> None:
+        token, headers = await page(front)
+        operate, operates = make_key("ann", ["operate"], 0, time.time(), None)
+        front.ring = KeyRing([operate])
+        path = f"/console/try?task={TASK.name}&token={token}"
+        if given == "field":
+            path += f"&key={operates}"
+        elif given == "header":
+            headers["authorization"] = f"bearer {operates}"
+        else:
+            headers[OPERATORS_HEADER] = OF_SOCKET
+        assert (await front.send("POST", path, b"x", headers)).status == 400
+        wanted = None if given == "socket" else operates
+        assert [each.get("MODELLESS_KEY") for each in seen] == [wanted]
+
+    run(test)
+
+
+def test_now_is_empty_until_the_control_loop_has_told_of_the_cluster(tmp_path: Path) -> None:
+    add_variants(tmp_path)
+    add_measurements(tmp_path)
+    chosen = {"gateways": {"device_class": None}, "pools": [{"device_class": "cpu-1"}]}
+    made = Settings.model_validate(chosen)
+
+    async def test() -> None:
+        silent: Any = SimpleNamespace(versions=None)
+        knowledge = read_knowledge(tmp_path, made)
+        gateway = Gateway("g", made, knowledge, RemoteWorkers({}), silent, silent)
+        for shown in FOLLOWED:
+            found = Found(gateway.status(), gateway.variant_rows(), NOTHING_LATELY)
+            assert render_followed(shown, found).status == 200
+        gateway.close()
+
+    asyncio.run(test())

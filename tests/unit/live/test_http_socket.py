@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from modelless.controller.api.keys import UnauthorizedError
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.live.front.bodies import LEAST_BYTES_PER_S, BodyBudget
@@ -21,6 +22,10 @@ class Wire:
         self.sent = b""
         self.closed = False
         self.paused = False
+        self.unread = 0
+
+    def get_write_buffer_size(self):
+        return self.unread
 
     def write(self, data):
         self.sent += data
@@ -55,6 +60,11 @@ class Echo:
         self.asked = []
         self.responds = []
         self.abandoned = []
+        self.refusal = None
+
+    def check_sender(self, method, path, headers):
+        if self.refusal is not None:
+            raise self.refusal
 
     def on_request(self, method, path, headers, body, arrival_s, respond):
         self.asked.append((method, path, dict(headers), bytes(body), arrival_s))
@@ -417,3 +427,64 @@ def test_one_connection_too_many_is_closed_at_once():
     _, wire = connect(frontend, most=0)
     assert wire.closed
     assert frontend.replies == {503: 1}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_who_may_not_send_a_body_is_refused_before_it_counts(chunked):
+    frontend = Echo()
+    frontend.refusal = UnauthorizedError("no key")
+    connection, wire = connect(frontend)
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 900"
+    head = b"POST /v2/models/x/infer HTTP/1.1\r\nHost: h\r\n" + length + b"\r\n\r\n"
+    feed(connection, head + b"1\r\nx\r\n" * chunked, 1 << 20)
+    assert wire.sent.startswith(b"HTTP/1.1 401 ")
+    assert wire.closed
+    assert frontend.budget.used_bytes == 0
+    assert frontend.replies == {401: 1}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_what_came_early_does_not_excuse_a_client_that_drips(chunked):
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 9000000"
+    feed(connection, b"POST /v2/models/x/infer HTTP/1.1\r\nHost: h\r\n" + length + b"\r\n\r\n", 999)
+    part = b"x" * LEAST_BYTES_PER_S * 100
+    feed(connection, (b"%x\r\n" % len(part) + part + b"\r\n") if chunked else part, 1 << 20)
+    for now_s in range(2, 12):
+        connection.check_pace(float(now_s))
+    assert not wire.closed
+    for now_s in range(12, 14):
+        feed(connection, b"1\r\nx\r\n" if chunked else b"x", 1 << 20)
+        connection.check_pace(float(now_s))
+    assert wire.sent.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_client_that_reads_too_little_of_an_answer_is_left():
+    for reads, closed in ((0, True), (1, True), (LEAST_BYTES_PER_S, False)):
+        connection, wire = connect(Echo())
+        connection.pause_writing()
+        wire.unread = 10_000_000
+        for now_s in range(100):
+            connection.check_pace(float(now_s))
+            wire.unread -= reads
+        assert wire.closed is closed, reads
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("url", "path", "host"),
+    [
+        (b"http://a.example:80/v2/health/live?x=/", b"/v2/health/live?x=/", b"a.example:80"),
+        (b"HTTPS://b", b"/", b"b"),
+        (b"http://b?x=1", b"/?x=1", b"b"),
+        (b"/v2", b"/v2", b"h"),
+        (b"*", b"*", b"h"),
+    ],
+)
+def test_a_whole_url_is_its_path_and_its_host(url, path, host, piece):
+    frontend = Echo()
+    connection, _ = connect(frontend)
+    feed(connection, b"OPTIONS " + url + b" HTTP/1.1\r\nHost: h\r\n\r\n", piece)
+    ((_, asked, headers, _, _),) = frontend.asked
+    assert (asked, headers[b"host"]) == (path, host)

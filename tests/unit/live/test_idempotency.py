@@ -143,6 +143,53 @@ def test_one_that_others_wait_for_goes_on_and_keeps_its_key(
     run(test, knowledge, tmp_path, parse_settings({"cache": {"scopes": ["pixels"]}}))
 
 
+def test_who_waited_and_left_is_not_kept_and_the_last_one_cancels() -> None:
+    kept = KeptAnswers(lambda: 0.0)
+    told: list[str] = []
+
+    def ask(name: str) -> int | None:
+        return kept.once(b"a", "", QUERY, lambda _: told.append(name), lambda _: 7)
+
+    assert ask("first") == 7
+    second, third = ask("second"), ask("third")
+    assert second is not None
+    assert third is not None
+    assert kept.leave(second) is None
+    assert len(kept._running["", b"a"].responds) == 2
+    assert kept.leave(7) is None
+    assert kept.leave(third) == 7
+    assert not kept.may_cancel(7, is_running=True)
+    assert kept.may_cancel(7, is_running=False)
+    assert not kept._running
+    assert not kept._names
+    assert not told
+
+
+def test_a_query_ends_when_the_last_one_that_waits_by_its_key_leaves(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        busy = asyncio.create_task(front.send("POST", INFER, query()))
+        await until(lambda: front.ran)
+        writers = [await leave(front, query())]
+        await until(lambda: len(front.frontend._open) == 2)
+        writers.append(await leave(front, query()))
+        await until(lambda: len(front.frontend._kept_answers._names) == 2)
+        writers[0].close()
+        used_bytes = front.frontend.budget.used_bytes
+        await until(lambda: front.frontend.budget.used_bytes < used_bytes)
+        assert len(front.frontend._open) == 2
+        writers[1].close()
+        await until(lambda: len(front.frontend._open) == 1)
+        assert not front.frontend._kept_answers._names
+        front.finish(front.ran[0])
+        assert (await busy).status == 200
+        assert len(front.ran) == 1
+
+    run(test, knowledge, tmp_path)
+
+
 def test_an_answer_to_what_was_cancelled_is_nobodys() -> None:
     kept, told = KeptAnswers(lambda: 0.0), list[Reply]()
     responds: list[Callable[[Reply], None]] = []
@@ -152,6 +199,7 @@ def test_an_answer_to_what_was_cancelled_is_nobodys() -> None:
         return 7
 
     assert kept.once(b"a", "", QUERY, told.append, go) == 7
+    assert kept.leave(7) == 7
     assert kept.may_cancel(7, is_running=False)
     responds[0](Reply(200, b"", []))
     assert not told

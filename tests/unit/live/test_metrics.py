@@ -12,6 +12,7 @@ from modelless.controller.api.v2_metadata import model_statistics
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters
+from modelless.controller.live.control import metrics as module
 from modelless.controller.live.control.metrics import FAMILIES, ClusterMetrics
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
@@ -170,6 +171,27 @@ def test_openmetrics_names_a_query_of_each_bucket_of_latency() -> None:
     assert b"receipt_id" not in metrics.render("text/plain")[0]
 
 
+def test_of_too_many_tenants_those_seen_longest_ago_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_TENANTS", 3)
+    metrics = ClusterMetrics({}, list)
+
+    def count(*tenants: str) -> None:
+        told = Meters()
+        for tenant in tenants:
+            told.count_end("pixels", "served", tenant)
+        metrics.add(MemberReport("g", True, None, meters=told))
+
+    count("shop")
+    count("made-up-1", "made-up-2")
+    count("shop")
+    count("made-up-3", "made-up-4")
+    assert metrics.by_tenant() == {
+        "shop": {"served": 2}, "made-up-3": {"served": 1}, "made-up-4": {"served": 1}
+    }  # fmt: skip
+
+
 def test_names_follow_the_conventions() -> None:
     for name, family in FAMILIES.items():
         assert name.startswith("modelless_")
@@ -187,6 +209,7 @@ def test_statistics_say_what_was_asked_and_what_ran() -> None:
     queries, batches = metrics.statistics()["queries"], metrics.statistics()["batches"]
     assert queries == {"pixels": [4, 0, pytest.approx(0.64)], "pixels/mean": [0, 2, 0.0]}
     assert batches == {VARIANT: [4.0, 2.0, 20.0]}
+    assert metrics.statistics()["placements"] == {VARIANT: {"cpu-1": [4.0, 2.0, 20.0]}}
     (row,) = json.loads(model_statistics([("pixels", "1", "pixels")], metrics.statistics()).body)[
         "model_stats"
     ]

@@ -169,7 +169,7 @@ class TestStore:
                 await look()
                 retire(registry, NAME, "ann", "no", undo=True)
                 await look()
-                remove(registry, "pixels/mean/large", "ann", "old", {}, is_up=True)
+                remove(registry, "pixels/mean/large", "ann", "old", {}, home / "making", is_up=True)
                 await look()
             return seen
 

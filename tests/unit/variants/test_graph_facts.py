@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +34,12 @@ from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
 FASHION_MNIST = resources.files("modelless.variants.zoo") / "data/fashion_mnist"
 ONNX_RUNTIME = "com.microsoft"
 PICTURE = np.arange(28 * 28, dtype=np.uint32).astype(np.uint8).reshape(1, 28, 28)
+
+# A shape that ONNX's inference does not follow by itself.
+REACHED = [
+    helper.make_node("Div", ["s", "one"], ["whole"]),
+    helper.make_node("Reshape", ["x", "whole"], ["y"]),
+]
 
 
 def fashion_mnist(name: str) -> ModelProto:
@@ -63,6 +73,18 @@ def graph_of(
         ],
         ir_version=10,
     )
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Let nothing take more than 2 GiB beyond what is taken."""
+    held = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (2 << 30), held[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, held)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +161,13 @@ class TestPrecisions:
         facts = read_graph_facts(graph_of([node], weights, ["N", 5, 64]))
         assert (facts.precision, facts.parameter_count) == (Precision.INT4, 512)
         assert facts.multiply_adds == 5 * 64 * 8
+
+    def test_packed_weights_are_no_more_than_their_bytes_hold(self) -> None:
+        node = helper.make_node(
+            "MatMulNBits", ["x", "w", "s"], ["y"], domain=ONNX_RUNTIME, K=1 << 62, N=1 << 62
+        )
+        packed = [ones("w", 4, 1, 16, dtype=np.uint8), ones("s", 4)]
+        assert read_graph_facts(graph_of([node], packed, ["N", 32])).parameter_count == 4 * 16 * 8
 
     def test_quantised_operators(self) -> None:
         """QOperator form, with the operators that ONNX's own inference does not know."""
@@ -354,6 +383,82 @@ class TestOddGraphs:
         graph = read_item_graph(graph_of(nodes, weights, ["N", 8, 4]))
         assert graph.tensors["flat"].shape == (1, 4, 8)
         assert graph.tensors["last"].shape == (3,)
+
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_sizes_that_double_stay_unknown(self, nested: bool) -> None:
+        nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+        nodes += [
+            helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(25)
+        ]
+        if nested:
+            value = helper.make_tensor_value_info("s25", TensorProto.INT64, None)
+            branch = helper.make_graph(nodes, "b", [], [value])
+            nodes = [
+                helper.make_node("If", ["flag"], ["d"], then_branch=branch, else_branch=branch)
+            ]
+        nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"]))
+        flag = numpy_helper.from_array(np.array(True), "flag")
+        with bounded_memory():
+            graph = read_item_graph(graph_of(nodes, [ones("w", 8, 4), flag], ["N", 8]))
+        assert graph.tensors["y"].shape == (1, 4)
+
+    def test_one_step_that_writes_too_much_stays_unknown(self) -> None:
+        nodes = [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Where", ["a", "b", "c"], ["large"]),
+            helper.make_node("ReduceSum", ["none"], ["sum"], keepdims=0),
+            *REACHED,
+        ]
+        sides = [(1000, 1, 1), (1, 1000, 1), (1, 1, 1000)]
+        weights = [
+            ones(name, *side, dtype=np.bool_ if name == "a" else np.float32)
+            for name, side in zip("abc", sides, strict=True)
+        ]
+        weights.append(TensorProto(name="none", dims=[0, 1 << 32], data_type=TensorProto.FLOAT))
+        with bounded_memory():
+            graph = read_item_graph(
+                graph_of(nodes, [ones("one", 1, dtype=np.int64), *weights], ["N", 8])
+            )
+        assert graph.tensors["y"].shape == (1, 8)
+
+    def test_texts_that_double_stay_unknown(self) -> None:
+        nodes = [helper.make_node("Shape", ["x"], ["s"])]
+        nodes += [helper.make_node("Add", [f"t{n}", f"t{n}"], [f"t{n + 1}"]) for n in range(40)]
+        nodes += REACHED
+        text = helper.make_tensor("t0", TensorProto.STRING, [1], [b"text"])
+        with bounded_memory():
+            graph = read_item_graph(
+                graph_of(nodes, [ones("one", 1, dtype=np.int64), text], ["N", 8])
+            )
+        assert graph.tensors["y"].shape == (1, 8)
+
+    @pytest.mark.parametrize("calls", [1, 2])
+    def test_functions_that_call_each_other_twice_are_not_put_in(self, calls: int) -> None:
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+        model = graph_of([helper.make_node("F0", ["x"], ["y"], domain="local")], [], ["N", 8])
+        model.opset_import.append(imports[1])
+        for n in range(18):
+            called = {"op_type": f"F{n + 1}", "domain": "local"} if n < 17 else {"op_type": "Relu"}
+            names = ["a", "b", "c"] if calls == 2 else ["a", "c"]
+            inner = [
+                helper.make_node(inputs=[a], outputs=[b], **called) for a, b in pairwise(names)
+            ]
+            model.functions.append(
+                helper.make_function("local", f"F{n}", ["a"], ["c"], inner, imports)
+            )
+        (node,) = read_item_graph(model).nodes
+        assert node.op_type == ("Relu" if calls == 1 else "F0")
+        assert count_multiply_adds(model) == (0 if calls == 1 else None)
+
+    def test_counts_that_no_store_holds_are_unknown(self) -> None:
+        nodes = [
+            helper.make_node("ConstantOfShape", ["sides"], ["a"]),
+            helper.make_node("MatMul", ["a", "a"], ["y"]),
+        ]
+        for side, known in ((2_000_000, True), (2_100_000, False)):
+            sides = numpy_helper.from_array(np.array([side, side]), "sides")
+            count = count_multiply_adds(graph_of(nodes, [sides], ["N", 8]))
+            assert count == (side**3 if known else None)
 
     def test_an_empty_way(self) -> None:
         facts = read_graph_facts(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
@@ -38,6 +38,22 @@ def refusal(source: Path | bytes | ModelProto, **limits: int) -> str:
 
 def constant(name: str, *shape: int, dtype: type = np.float32) -> TensorProto:
     return numpy_helper.from_array(np.ones(shape, dtype), name)
+
+
+def with_default_graph(nodes: list[NodeProto], tensors: list[TensorProto]) -> ModelProto:
+    """A model with a function that has a graph of these for an attribute that calls leave out."""
+    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    default = helper.make_attribute("g", helper.make_graph(nodes, "d", [], [value], tensors))
+    inner = helper.make_node("Relu", ["x"], ["y"])
+    imports = [helper.make_opsetid("", 17)]
+    model = tiny_model()
+    model.functions.append(
+        helper.make_function(
+            "local", "Wrap", ["x"], ["y"], [inner], imports, attribute_protos=[default]
+        )
+    )
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    return model
 
 
 class TestFacts:
@@ -164,6 +180,14 @@ class TestRefusals:
         model.graph.node.append(helper.make_node("Wrap", ["scores"], ["seen"], domain="local"))
         model.opset_import.append(helper.make_opsetid("local", 1))
         assert "custom operator Spy (evil)" in refusal(model)
+
+    @pytest.mark.parametrize("operator", ["Spy", "EPContext"])
+    def test_a_custom_operator_in_a_graph_that_a_function_has_by_default(
+        self, operator: str
+    ) -> None:
+        domain = "evil" if operator == "Spy" else "com.microsoft"
+        inner = helper.make_node(operator, ["x"], ["z"], domain=domain)
+        assert operator in refusal(with_default_graph([inner], []))
 
     def test_a_local_function_of_standard_operators_is_allowed(self) -> None:
         model = tiny_model()
@@ -315,6 +339,19 @@ class TestExternalData:
         assert "tensors lie in other files" in refusal(model)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         assert "'../outside.bin'" in refusal(folder / "model.onnx")
+
+    def test_hidden_in_what_a_function_has_by_default(self, folder: Path) -> None:
+        tensor = with_external_weight("../outside.bin").graph.initializer[0]
+        inner = helper.make_node("Identity", [tensor.name], ["z"])
+        in_graph = with_default_graph([inner], [tensor])
+        assert "tensors lie in other files" in refusal(in_graph)
+        (folder / "model.onnx").write_bytes(in_graph.SerializeToString())
+        assert "'../outside.bin'" in refusal(folder / "model.onnx")
+        sparse = with_default_graph([], [])
+        attribute = sparse.functions[0].attribute_proto.add(name="s")
+        attribute.type = onnx.AttributeProto.SPARSE_TENSOR
+        attribute.sparse_tensor.values.CopyFrom(tensor)
+        assert "tensors lie in other files" in refusal(sparse)
 
 
 class TestSignature:

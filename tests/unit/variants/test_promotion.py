@@ -22,6 +22,7 @@ from modelless.variants.registry.promotion import (
     rollback,
 )
 from modelless.variants.registry.registry import Registry
+from modelless.variants.registry.removal import remove
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.store import HistoryRow, Store
 from modelless.variants.vocabulary import Engine, Precision
@@ -264,3 +265,12 @@ def test_predecessors_are_bounded(registry: Registry, monkeypatch: pytest.Monkey
     for version in (2, 3, 4):
         promote(registry.store, f"{NAME}@{version}", "ann", "on")
     assert line(registry) == Line(NAME, 4, (2, 3))
+
+
+def test_no_number_is_given_twice_whatever_is_removed(registry: Registry, tmp_path: Path) -> None:
+    first = begin(registry, 2)
+    rollback(registry.store, NAME, "ann", "off")
+    remove(registry, NAME, "ann", "old", {}, tmp_path, is_up=False)
+    for scale in (1.0, 2.0):
+        register(registry, "fp32", scale)
+    assert begin(registry, 5).number > first.number + 1

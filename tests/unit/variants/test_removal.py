@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ from sqlalchemy.orm import Session
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.making.builder import Builder, MadeVariant
+from modelless.variants.making.calibration import CalibrationData
+from modelless.variants.making.recipe import parse_recipe
 from modelless.variants.registry import removal
 from modelless.variants.registry.promotion import begin_trial, promote, read_lines
 from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import TrialRules
-from modelless.variants.store import HistoryRow, Store
+from modelless.variants.store import HistoryRow, Store, VariantRow
+from modelless.variants.store.rows import MADE
 from modelless.variants.vocabulary import Engine, Precision, Variant
 from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
 
@@ -45,7 +50,8 @@ def register(registry: Registry, name: str, scale: float) -> Variant:
 def remove(
     registry: Registry, name: str, held: Mapping[str, str] | None = None, *, is_up: bool = False
 ) -> removal.Removed:
-    return removal.remove(registry, name, "ann", "old", held or {}, is_up=is_up)
+    work = registry.artifacts.folder / "making"
+    return removal.remove(registry, name, "ann", "old", held or {}, work, is_up=is_up)
 
 
 def there(registry: Registry) -> list[str]:
@@ -185,6 +191,49 @@ def test_what_is_retired_serves_nobody_until_it_is_taken_back(registry: Registry
     assert removal.retire(registry, "pixels", "ann", "", undo=True) == (NAME,)
     assert serving(registry) == [f"{NAME}@1", "pixels/mean/other@1"]
     assert kinds(registry) == [("retired", NAME), ("reinstated", NAME)]
+
+
+def test_what_is_retired_is_neither_promoted_nor_tried_until_it_is_taken_back(
+    registry: Registry,
+) -> None:
+    removal.retire(registry, NAME, "ann", "old", undo=False)
+    new = register(registry, "fp32", 4.0)
+    for version in (2, new.version):
+        with pytest.raises(InvalidInputError, match=f"promote.*modelless retire --undo {NAME}"):
+            promote(registry.store, f"{NAME}@{version}", "ann", "on")
+        with pytest.raises(InvalidInputError, match=f"canary.*modelless retire --undo {NAME}"):
+            begin_trial(registry.store, f"{NAME}@{version}", 0.05, TrialRules(), "ann", "a try")
+    assert serving(registry) == ["pixels/mean/other@1"]
+    removal.retire(registry, NAME, "ann", "", undo=True)
+    promote(registry.store, new.id, "ann", "on")
+    assert serving(registry) == [new.id, "pixels/mean/other@1"]
+
+
+def test_a_new_version_of_what_is_retired_is_retired(registry: Registry) -> None:
+    removal.retire(registry, NAME, "ann", "old", undo=False)
+    new = register(registry, "fp32", 4.0)
+    with registry.store.session() as session:
+        assert session.get_one(VariantRow, new.id).retired_at is not None
+    assert register(registry, "another", 4.0).id in serving(registry)
+
+
+def test_with_a_source_go_the_results_of_its_steps(registry: Registry) -> None:
+    chains = parse_recipe({"variants": {"x": ["fp16"]}})
+    folder = registry.artifacts.folder
+    source = tiny_bytes(7.0)
+    (made,) = Builder(folder / "making", registry.artifacts).build(
+        chains, source, CalibrationData()
+    )
+    assert isinstance(made, MadeVariant)
+    registry.artifacts.put(source)
+    variant = register(registry, "made", 8.0)
+    details = {"lineage": asdict(made.lineage), "calibration_file_sha256": None}
+    with registry.store.transaction() as session:
+        session.add(HistoryRow(kind=MADE, subject=variant.id, reason="", details=details))
+    found = remove(registry, "pixels")
+    # The versions; and what was made, its source, that in canonical form and as FP16.
+    assert found.files == 3 + 4
+    assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
 def test_a_version_alone_and_what_is_on_trial_are_not_retired(registry: Registry) -> None:

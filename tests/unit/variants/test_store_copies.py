@@ -32,6 +32,7 @@ from modelless.variants.store import (
 )
 from modelless.variants.store.copying import TABLES, copy_store, restore_backup, write_backup
 from modelless.variants.store.leases import LEASE_S, end_lease, take_lease
+from modelless.variants.store.rows import MADE
 from modelless.variants.store.tables import LeaseRow
 from modelless.variants.vocabulary import Engine, Precision
 from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
@@ -210,6 +211,12 @@ class TestBackups:
             (lambda name, data: b"{}" if name == "manifest.json" else data, "format"),
             (lambda name, data: b"[]" if name == "manifest.json" else data, "whole"),
             (lambda name, data: b'{"format": 2}' if name == "manifest.json" else data, "Upgrade"),
+            (
+                lambda name, data: (
+                    b'{"format": 1, "files_sha256": [1]}' if name == "manifest.json" else data
+                ),
+                "whole",
+            ),
             (lambda name, data: b" " * 70_000 if name == "manifest.json" else data, "larger"),
         ],
     )
@@ -227,6 +234,41 @@ class TestBackups:
                 if data is not None:
                     part.writestr(name, data)
         self.refuses(damaged, tmp_path, says)
+
+    def test_a_damaged_member_is_told_however_it_is_packed(self, tmp_path: Path) -> None:
+        path = tmp_path / "packed.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+            file.writestr("manifest.json", b"x" * 1000)
+        data = path.read_bytes()
+        place = data.index(b"manifest.json") + len(b"manifest.json") + 9
+        path.write_bytes(data[:place] + b"\xff" * 8 + data[place + 8 :])
+        self.refuses(path, tmp_path, "modelless store backup")
+
+    def test_a_refused_one_leaves_no_files(self, registry: Registry, file: Path) -> None:
+        others = ArtifactStore(file.with_name("others"))
+        with pytest.raises(InvalidInputError, match="--replace restores over them"):
+            restore_backup(registry.store, others, file, ignore)
+        assert not others.folder.exists()
+
+    def test_what_variants_were_made_of_comes_back_as_far_as_it_is_there(
+        self, registry: Registry, other: Store, tmp_path: Path
+    ) -> None:
+        source = registry.artifacts.put(b"a source")
+        details = {"calibration_file_sha256": "0" * 64, "lineage": {"source_sha256": source}}
+        with registry.store.transaction() as session:
+            row = HistoryRow(kind=MADE, subject="pixels/mean/fp32@1", reason="", details=details)
+            session.add(row)
+        path, older = tmp_path / "it.zip", tmp_path / "older.zip"
+        write_backup(registry.store, registry.artifacts, path, ignore)
+        artifacts = ArtifactStore(tmp_path / "others")
+        restore_backup(other, artifacts, path, ignore)
+        assert artifacts.read(source) == b"a source"
+        with zipfile.ZipFile(path) as whole, zipfile.ZipFile(older, "w") as part:
+            for name in whole.namelist():
+                if source not in name:
+                    part.writestr(name, whole.read(name))
+        restore_backup(other, ArtifactStore(tmp_path / "third"), older, ignore, replace=True)
+        assert contents(other) == contents(registry.store)
 
     @pytest.mark.parametrize("data", [b"", b"PK", b"no zip file at all"])
     def test_other_files_are_refused(self, tmp_path: Path, data: bytes) -> None:

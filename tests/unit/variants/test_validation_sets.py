@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.controller.usecases.inferring import read_tensor
 from modelless.variants.signature import check_inputs
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.expected import Boxes, Expects
@@ -35,6 +36,10 @@ CELLS = Task(
     (TensorSpec("y", "FP32", (-1, 1)),),
     "mae",
 )
+GREY = replace(SMALL, inputs=(TensorSpec("image", "UINT8", (-1, -1, -1)),))
+SHADES = np.linspace(0, 65535, 64).reshape(8, 8)
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
 TEXT = Task("text", (TensorSpec("x", "FP32", (-1, 2)),), SCORES, "cer", labels=("", "a", "b"))
 
 
@@ -88,6 +93,29 @@ def test_pictures_are_padded_as_in_service(tmp_path: Path) -> None:
     assert np.array_equal(served["image"][0], pixels)
     assert pixels.shape == (4, 20, 3)
     assert (pixels[:, 18:] == 127).all()
+
+
+@pytest.mark.parametrize("task", [PICTURES, GREY], ids=["colour", "grey"])
+@pytest.mark.parametrize(
+    ("picture", "suffix", "how"),
+    [
+        (Image.linear_gradient("L").resize((8, 6)).convert("RGB"), "jpg", {"exif": TURNED}),
+        (Image.fromarray(SHADES.astype(np.uint16)), "png", {}),
+        (Image.fromarray(SHADES.astype(np.int32)), "tiff", {}),
+        (Image.fromarray((SHADES / 65535).astype(np.float32)), "tiff", {}),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "png", {}),
+    ],
+    ids=["turned", "16 bits", "32 bits", "floats", "transparent"],
+)
+def test_pictures_are_read_as_in_service(
+    tmp_path: Path, task: Task, picture: Any, suffix: str, how: dict[str, Any]
+) -> None:
+    path = tmp_path / f"0.{suffix}"
+    picture.save(path, **how)
+    (served,) = read_tensor(path, task.inputs[0])
+    pixels = PictureInput.of(task).read(path, "0")
+    assert np.array_equal(pixels, served)
+    assert len(np.unique(pixels)) > 5 or (pixels == 255).all()
 
 
 def test_items_are_given_in_the_order_asked_for_and_shapes_are_parted(folder: Path) -> None:
@@ -307,6 +335,13 @@ def test_arrays_that_are_wrong_are_refused(tmp_path: Path, arrays: Any, said: st
         ({"boxes": np.array([[1, 0, 0, 1.0]])}, r"boxes\[0\]"),
         ({"box_items": [2]}, r"box_items\[0\]: got"),
         ({"box_labels": [9]}, "box 0: label: got 9"),
+        ({"box_labels": [[0]]}, r"\[M, 4\], \[M\] and \[M\]"),
+        ({"box_items": [[0]]}, r"\[M, 4\], \[M\] and \[M\]"),
+        ({"box_items": 0, "box_labels": 0}, r"\[M, 4\], \[M\] and \[M\]"),
+        ({"box_items": ["0"]}, "got 'float64 and <U1'; allowed: real numbers and whole"),
+        ({"box_items": [np.nan]}, "real numbers and whole"),
+        ({"boxes": [["0", "0", "1", "1"]]}, "real numbers and whole"),
+        ({"boxes": [[0, 0, 1, 1j]]}, "real numbers and whole"),
     ],
 )
 def test_boxes_that_are_wrong_are_refused(tmp_path: Path, change: Any, said: str) -> None:
@@ -357,10 +392,12 @@ def test_a_table_with_a_column_an_input(tmp_path: Path) -> None:
         ("a,b,label\n1,2,9\n", "line 2: label: got 9"),
         ("a,b,label\n1,2\n", "line 2: label: got ''"),
         ("a,b,label\n1,2,3,4\n1,2,3,4,5\n", "not a CSV file"),
+        ("a,b,label\n1,2,3,4\n1,2,3\n", "not a CSV file"),
         ("a,a,label\n1,2,3\n", "each heading once"),
         ("a,b,label\n1,inf,3\n", "line 2: b: got 'inf'"),
     ],
 )
+@pytest.mark.filterwarnings("default")  # as outside of tests: pandas only warns of lost cells
 def test_a_table_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
@@ -370,7 +407,7 @@ def test_a_table_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) 
 
 def test_whole_numbers_are_within_their_type(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    for cell in ("1.5", "1e30"):
+    for cell in ("1.5", "1e30", "1e999999999", "nan", str(2**63), "1.0000000000000000001"):
         path.write_text(f"fare,label,age\n1,2,{cell}\n")
         with pytest.raises(InvalidInputError, match=r"line 2: age: got .* a whole number"):
             opened(path, CELLS, Expects.NUMBER)
@@ -380,6 +417,14 @@ def test_whole_numbers_are_within_their_type(tmp_path: Path) -> None:
 
 
 # -- the rest ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [2**53 + 1, 2**63 - 1, -(2**63), "3.0", "1e3"])
+def test_whole_numbers_are_exact(tmp_path: Path, cell: int | str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"fare,label,age\n1,2,{cell}\n")
+    found = opened(path, CELLS, Expects.NUMBER).item(0).inputs["age"].item()
+    assert found == (cell if isinstance(cell, int) else float(cell))
 
 
 def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
@@ -396,6 +441,17 @@ def test_labels_that_several_classes_share_are_told_by_index(tmp_path: Path) -> 
         opened(path, twins)
     found = opened(npz(tmp_path / "a.npz", x=X, labels=["0", "1"]), twins)
     assert [found.item(i).expected for i in range(2)] == [0, 3]  # a label comes before an index
+
+
+def test_numbers_are_no_indices_where_labels_are_other_numbers(tmp_path: Path) -> None:
+    grades = Task("grades", ROWS.inputs, SCORES, "top-1", labels=("1", "2", "3", "4"))
+    found = opened(npz(tmp_path / "a.npz", x=X, labels=["1", "4"]), grades)
+    assert [found.item(i).expected for i in range(2)] == [0, 3]
+    for labels in ([1, 2], [1.0, 2.0], ["0", "1"]):
+        with pytest.raises(InvalidInputError, match=r"item 0: label: .* as text"):
+            opened(npz(tmp_path / "a.npz", x=X, labels=labels), grades)
+    same = replace(grades, labels=("0", "01", "2", "3"))
+    assert opened(npz(tmp_path / "a.npz", x=X, labels=[1, 3]), same).item(1).expected == 3
 
 
 def test_a_hugging_face_dataset_without_the_package_says_what_to_install(

@@ -78,7 +78,9 @@ SAMPLES: Final = 600
 _TIMELINE: Final = 200
 _TIMELINE_S: Final = 3600.0
 _SHOWN: Final = 12
-_TRAFFIC_S: Final = 60
+_COUNTED_STEP_S: Final = 10.0
+_COUNTED: Final = 7
+"""Counts that are kept, so many seconds apart: a minute of them."""
 _MOST_FOUND: Final = 500
 _SEARCH_S: Final = 60.0
 
@@ -167,7 +169,7 @@ class Console:
         self._recent = recent
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
         self._counted: deque[tuple[float, tuple[Mapping[str, Any], ...]]]
-        self._counted = deque(maxlen=_TRAFFIC_S)
+        self._counted = deque(maxlen=_COUNTED)
         self._working: asyncio.Task[None] | None = None
         self.streams = EventStreams(self._follow)
         self._told_s = 0.0
@@ -246,6 +248,8 @@ class Console:
             return
         outcomes = status.get("outcomes", {})
         names = ("served_by_variant", "tasks", "tenants")
+        if len(self._counted) > 1 and at_s - self._counted[-2][0] <= _COUNTED_STEP_S:
+            self._counted.pop()  # only the first and the last are of use
         self._counted.append((at_s, tuple(status.get(name, {}) for name in names)))
         queries = status.get("statistics", {}).get("queries", {}).values()
         self._samples.append(

@@ -46,10 +46,11 @@ def with_key(headers: Headers, form: Mapping[str, str]) -> Headers:
     return [*headers, (b"authorization", f"Bearer {key}".encode())]
 
 
-def bearer_of(headers: Headers) -> str:
-    """The key in the headers; empty if there is none."""
-    found = find_header(headers, b"authorization") or b""
-    return found.decode("latin-1").removeprefix("Bearer ")
+def bearer_of(headers: Headers, form: Mapping[str, str]) -> str:
+    """The key in the headers or the form; empty if there is none."""
+    found = find_header(with_key(headers, form), b"authorization") or b""
+    kind, _, key = found.partition(b" ")
+    return key.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
 
 
 def token_of(headers: Headers) -> str:

@@ -87,17 +87,18 @@ def points_of(
         per_s: answers per second, by variant.
     """
     there = {member["device_class"] for member in status["members"]}
-    batches = status.get("statistics", {}).get("batches", {})
+    placements = status.get("statistics", {}).get("placements", {})
     found = []
     for name, accuracy, p50_s, usd, _ in variants:
-        items, _, busy_s = batches.get(name, (0, 0, 0.0))
-        observed_ms = 1e3 * busy_s / items if items else None
-        found += [
-            Point(name, device, accuracy.percent, 1e3 * p50_s[device], observed_ms, usd[device],
-                  per_s.get(name, 0.0), False)
-            for device in sorted(p50_s.keys() & there)
-            if 0.0 < p50_s[device] < math.inf
-        ]  # fmt: skip
+        for device in sorted(p50_s.keys() & there):
+            if not 0.0 < p50_s[device] < math.inf:
+                continue
+            items, _, busy_s = placements.get(name, {}).get(device, (0, 0, 0.0))
+            observed_ms = 1e3 * busy_s / items if items else None
+            found.append(
+                Point(name, device, accuracy.percent, 1e3 * p50_s[device], observed_ms,
+                      usd[device], per_s.get(name, 0.0), False)
+            )  # fmt: skip
     return _with_best(found)
 
 

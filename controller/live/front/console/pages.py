@@ -173,6 +173,7 @@ def tiles(
         minute.update({name: round(row.get(name, 0)) for name in _OUTCOMES})
     served = status.get("served_by_variant", {})
     usd_per_hour = status.get("usd_per_hour")
+    answered = sum(ever.get(name, 0) for name in _ANSWERED)
     energy_wh = sum(row.get("energy_wh", 0.0) for row in status.get("tasks", {}).values())
     return [
         (f"{rate:.1f}", "Queries a second", f"{waiting} wait"),
@@ -184,7 +185,8 @@ def tiles(
         (
             _mean_accuracy(lately.served, accuracies_percent) + " %",
             "Mean accuracy",
-            f"last minute; {_mean_accuracy(served, accuracies_percent)} % of all answers",
+            f"last minute; {_mean_accuracy(served, accuracies_percent)} % since the start; offline "
+            "ones count, the cache's do not",
         ),
         ("-" if usd_per_hour is None else f"{usd_per_hour:.4g}", "USD an hour", "for the devices"),
         (
@@ -193,9 +195,9 @@ def tiles(
             "devices' price at this rate",
         ),
         (
-            f"{1e3 * energy_wh / ever['served']:.3g}" if energy_wh and ever.get("served") else "-",
+            f"{1e3 * energy_wh / answered:.3g}" if energy_wh and answered else "-",
             "Wh per 1,000 answers",
-            "busy devices, at their class's stated power; not measured",
+            "offline ones too; busy devices, at their class's stated power; not measured",
         ),
     ]
 
@@ -270,6 +272,7 @@ def now_tables(
 
 
 _OUTCOMES: Final = ("served", "served-late", "refused")
+_ANSWERED: Final = ("served", "served-late", "offline-served", "offline-served-late")
 
 
 def _ended(counts: Mapping[str, float]) -> float:

@@ -16,9 +16,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final, NamedTuple
 
-import yaml
-
 from modelless.common.errors import InvalidInputError, ModellessError, UnavailableError
+from modelless.common.yaml_files import parse_yaml
 from modelless.controller.api.request_limits import MOST_PICTURE_BYTES
 from modelless.controller.config import PolicySettings, Settings, with_changes
 from modelless.controller.live.settings_revisions import (
@@ -92,10 +91,12 @@ def changes_of(form: Mapping[str, str], fields: Sequence[Field]) -> dict[str, An
         text = form.get(field.key, field.value).strip()
         if text == field.value:
             continue
+        value = parse_yaml(field.key, text, allows_aliases=False)
         try:
-            found[field.key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise InvalidInputError.of(field.key, text, "a value as in YAML") from None
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError):  # dates, sets, very large numbers
+            raise InvalidInputError.of(field.key, text, "a value that JSON has, too") from None
+        found[field.key] = value
     return found
 
 
@@ -152,18 +153,20 @@ def run_command(home: Path, words: Sequence[str], most_s: float, key: str = "") 
     """The answer of a command of modelless, in a process that gives way to all others. Blocks.
 
     Args:
-        key: that it sends; empty for none.
+        key: that it sends; empty for none, also where this process has one.
 
     Raises:
         InvalidInputError: the command's own error.
         UnavailableError: it took longer than ``most_s`` seconds.
     """
+    environment = {name: each for name, each in os.environ.items() if name != "MODELLESS_KEY"}
+    environment |= {"MODELLESS_KEY": key} if key else {}
     command = [sys.executable, "-P", "-m", "modelless.controller.cli", "--home", str(home), *words]
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=most_s, check=False,
             stdin=subprocess.DEVNULL, preexec_fn=_give_way,
-            env={**os.environ, **({"MODELLESS_KEY": key} if key else {})},
+            env=environment,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"it took more than {most_s:.0f} s, and was ended") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import modelless.variants.conversion.converted
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import IntegrityError, InvalidInputError, NotFoundError
+from modelless.variants.conversion import scikit_learn
 from modelless.variants.conversion.converted import Source, convert
 from modelless.variants.graphs.inspection import inspect_onnx, parse_onnx
 from modelless.variants.making.calibration import CalibrationData
@@ -124,6 +126,16 @@ class TestSkops:
     def test_others_are_refused_by_name(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match=r"got 'sklearn.tree._tree.Tree'"):
             convert("scikit-learn", self.saved(models.forest(), tmp_path), DATA)
+
+    def test_what_unpacks_to_too_much_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = self.saved(models.linear(), tmp_path)
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        monkeypatch.setattr(scikit_learn, "MAX_ARTIFACT_BYTES", unpacked - 1)
+        with pytest.raises(IntegrityError, match=f"up to {unpacked - 1} bytes"):
+            convert("scikit-learn", path, DATA)
 
     def test_a_pickle_in_disguise_is_not_run(self, tmp_path: Path) -> None:
         class Bomb:
