@@ -29,9 +29,9 @@ class Receipt:
         started_s: when it was last handed to a worker, on the driver's clock; NaN before.
         observed_latency_s: from arrival to answer; None until it is answered.
         cost_usd: its share, by items, of the price of the device time that its batch took; None
-            until it is answered.
+            until that has ended, which may be after the query was cancelled.
         batch_items: items of the batch that it ran in; 0 until it ran.
-        run_s: the device's time for that batch; None until it is answered.
+        run_s: the device's time for that batch; None until it has ended.
         attempts: how often it was handed to a worker.
         rebinds: how often the policy chose anew because the query would have been late.
         outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or

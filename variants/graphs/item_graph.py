@@ -132,16 +132,17 @@ def _evaluate(
                 feeds = {name: values[name] for name in names}
                 # Nothing in _ARITHMETIC writes more than its inputs' sizes multiplied. A size of 0
                 # counts as 1, as a sum over it leaves the other sizes.
-                work = math.prod(max(1, size) for name in names for size in feeds[name].shape)
+                each = [math.prod(max(1, size) for size in feeds[name].shape) for name in names]
+                work = sum(each) if node.op_type == "Concat" else math.prod(each)
                 if work > left:
                     continue
-                left -= work
             graph = GraphProto(name="sizes", node=[node])
             graph.input.extend(helper.make_empty_tensor_value_info(name) for name in feeds)
             graph.output.append(helper.make_empty_tensor_value_info(node.output[0]))
             (value,) = map(np.asarray, ReferenceEvaluator(graph, opsets=opsets).run(None, feeds))
         except Exception:  # noqa: BLE001, S112 (whatever is odd about it, its size stays unknown)
             continue
+        left -= value.size
         # Texts grow with each sum, whatever their number.
         if value.dtype.kind in "biuf" and value.size <= _MOST_ELEMENTS:
             values[node.output[0]] = value

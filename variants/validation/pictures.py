@@ -128,7 +128,10 @@ def upright(picture: Image) -> Image:
     from PIL.ImageOps import exif_transpose
 
     picture.load()
-    return exif_transpose(picture)
+    try:
+        return exif_transpose(picture)
+    except Exception:  # noqa: BLE001 (Pillow raises many kinds for a damaged note, which says nothing)
+        return picture
 
 
 def in_mode(picture: Image, mode: str) -> Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +54,16 @@ def read_table(path: Path) -> Table:
         if path.stat().st_size > MOST_BYTES:
             raise InvalidInputError.of(f"{path}: bytes", path.stat().st_size, f"up to {MOST_BYTES}")
         headings = pd.read_csv(path, dtype=str, keep_default_na=False, header=None, nrows=1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that are left out
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+        if warned and _has_more(path, len(headings.columns)):
+            raise InvalidInputError.of(
+                f"{path}: cells of a line", "more than headings", f"{len(headings.columns)}"
+            )
     except pd.errors.EmptyDataError:
         raise InvalidInputError(f"{path}: is empty; allowed: CSV with headings.") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, csv.Error) as error:
         raise InvalidInputError(
             f"{path}: not a CSV file in UTF-8 with headings: {error}."
         ) from None
@@ -73,3 +78,9 @@ def read_table(path: Path) -> Table:
         )
     check_count(str(path), len(frame))
     return Table(path, frame.fillna(""))
+
+
+def _has_more(path: Path, columns: int) -> bool:
+    """Whether a line has cells beyond the headings; commas with nothing behind them are none."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return any(any(row[columns:]) for row in csv.reader(file))

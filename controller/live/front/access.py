@@ -49,6 +49,7 @@ _SCOPES: Final = {
 }
 """What a request needs; what is not here is open to all: whether the server lives, and its name."""
 
+_NOWHERE: Final = (Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED)
 
 _ACTS: Final = frozenset({Endpoint.LOAD, Endpoint.UNLOAD, Endpoint.CONSOLE_ACT})
 """What needs a key once there are any, on the operators' port, too."""
@@ -62,6 +63,10 @@ _POSTED: Final = _ACTS | {
     Endpoint.REPOSITORY_INDEX,
 }
 """What no link leads to: a browser that another site tells to send it is refused."""
+
+
+_NOBODYS: Final = (".localhost", ".internal")
+"""Names that no web site can have (RFC 6761; ICANN 2024), such as ``host.docker.internal``."""
 
 
 class Access:
@@ -140,13 +145,11 @@ class Access:
         return self._ring().is_needed
 
     def check_sender(self, endpoint: Endpoint, headers: Headers) -> None:
-        """Refuse a request with a body if it has no key that allows it, once there are keys.
-
-        A body needs one even where the endpoint does not: bodies take memory.
-        """
+        """Refuse a request whose body is still to come if its endpoint needs a key that is not
+        there."""
         if endpoint in _SCOPES:
             self.check(endpoint, headers)
-        elif operator_of(headers) != OF_SOCKET:
+        elif endpoint in _NOWHERE and operator_of(headers) != OF_SOCKET:
             self._ring().find(headers, self._now())
 
     def _check_browser(self, endpoint: Endpoint, headers: Headers, *, any_host: bool) -> None:
@@ -154,7 +157,8 @@ class Access:
 
         A site whose name is made to resolve to this machine (DNS rebinding) could read the answer:
         its ``Host`` is not this server's. Addresses and names without a dot are no such web site's.
-        Any other site could act, though not read: a browser sends its ``Origin`` with a POST.
+        Any other site could act, though not read: a browser sends its ``Origin`` with a POST, and
+        tells whether that is the page's own site.
         """
         told = dict(headers)
         host, origin = told.get(b"host"), told.get(b"origin")
@@ -164,8 +168,9 @@ class Access:
                 f"name without a dot, {' or '.join(sorted(self._hosts))}. Use one of them, or send "
                 "a key."
             )
+        site = told.get(b"sec-fetch-site")
         is_foreign = origin is not None and origin.partition(b"://")[2] != host
-        is_foreign = is_foreign or told.get(b"sec-fetch-site") == b"cross-site"
+        is_foreign = site == b"cross-site" or (is_foreign and site != b"same-origin")
         if is_foreign and endpoint in _POSTED:
             given = (origin or b"").decode("latin-1")
             raise ForbiddenError(
@@ -176,9 +181,9 @@ class Access:
     def _is_own_host(self, given: bytes) -> bool:
         asked = given.decode("latin-1")
         try:
-            host = urlsplit(f"//{asked}").hostname or ""
-            is_own = host in self._hosts or (host.isascii() and host.replace("-", "").isalnum())
-            if not is_own:
+            host = (urlsplit(f"//{asked}").hostname or "").removesuffix(".")
+            has_no_dot = host.isascii() and host.replace("-", "").replace("_", "").isalnum()
+            if host not in self._hosts and not has_no_dot and not host.endswith(_NOBODYS):
                 ip_address(host)
         except ValueError:
             return False

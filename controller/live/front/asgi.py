@@ -14,9 +14,12 @@ from typing import Any
 from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
 from modelless.controller.live.front.access import OPERATORS
-from modelless.controller.live.front.bodies import allowed_s, check_pace
+from modelless.controller.live.front.bodies import Pace
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.front.http_server import REQUEST_IDS
+
+_LOOK_S = 1.0
+"""After so long without a part of a body it is looked whether it comes fast enough."""
 
 _here: list[V2Frontend] = []
 """The frontend of this process: a replica has a process to itself."""
@@ -40,9 +43,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     if query := scope.get("query_string"):
         raw_path += b"?" + query
     answered: asyncio.Future[Reply] = loop.create_future()
-
-    def age_s() -> float:
-        return time.monotonic() - arrival_s
+    pace = Pace(arrival_s)
 
     def respond(reply: Reply) -> None:
         if not answered.done():
@@ -57,10 +58,10 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             frontend.check_sender("POST", raw_path, headers)
         while True:
             try:
-                async with asyncio.timeout_at(loop.time() + allowed_s(len(body)) - age_s()):
+                async with asyncio.timeout(_LOOK_S):
                     message = await receive()
             except TimeoutError:
-                check_pace(len(body), age_s())
+                pace.check(len(body), time.monotonic())
                 continue
             if message["type"] == "http.disconnect":
                 return
@@ -68,6 +69,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             frontend.limits.check_body_bytes(len(body) + len(part), raw_path)
             budget.take(len(part))
             body += part
+            pace.check(len(body), time.monotonic())
             if not message.get("more_body"):
                 break
         number = frontend.on_request(

@@ -14,7 +14,7 @@ GRACE_S: Final = 10.0
 UNREAD_S: Final = 30.0
 """For how long a client may read nothing of an answer; then, too, it has to at that rate."""
 LEAST_BYTES_PER_S: Final = 16_384
-"""A body may take ``GRACE_S``, and a second for each so many of its bytes that are there."""
+"""How fast a body has to come: see ``Pace``."""
 
 
 def make_room(size_bytes: int) -> memoryview:
@@ -25,20 +25,6 @@ def make_room(size_bytes: int) -> memoryview:
     """
     before = -size_bytes % 8  # as the largest item
     return np.empty(before + size_bytes, np.uint8)[before:].data
-
-
-def allowed_s(size_bytes: int) -> float:
-    """Return how long a body may take of which so many bytes are there."""
-    return GRACE_S + size_bytes / LEAST_BYTES_PER_S
-
-
-def check_pace(size_bytes: int, age_s: float) -> None:
-    """Raise TooSlowError if ``size_bytes`` of a body are too little after ``age_s`` seconds."""
-    if age_s > allowed_s(size_bytes):
-        raise TooSlowError(
-            f"body: got {size_bytes} bytes in {age_s:.0f} s; allowed: {LEAST_BYTES_PER_S} bytes a "
-            f"second after the first {GRACE_S:.0f} s. Send it faster, or less of it."
-        )
 
 
 class Pace:

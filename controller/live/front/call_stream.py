@@ -115,13 +115,15 @@ class CallStream:
         self._has_all = True
         self._go_on()
 
-    def check_pace(self, now_s: float) -> None:
-        """End the stream if a message arrives too slowly."""
+    def check_pace(self, now_s: float, *, is_excused: bool) -> None:
+        """End the stream if a message comes too slowly; the time until now counts for nothing if
+        it is excused."""
         if self._began_s is None:
             return
-        if self._pace is None or self.is_held:
-            is_new = not self.is_held
-            self._pace = Pace(self._began_s) if is_new else Pace(now_s, self._filled)
+        if is_excused:
+            self._pace = Pace(now_s, self._filled)
+        elif self._pace is None:
+            self._pace = Pace(self._began_s)
         try:
             self._pace.check(self._filled, now_s)
         except ModellessError as error:

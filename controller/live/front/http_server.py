@@ -61,8 +61,11 @@ _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
 _LOOK_S = 1.0
 """How often it is looked whether bodies arrive fast enough."""
+_LATE_S = 2.0
+"""If that comes so much later, this process stood still, and clients' bytes wait unread."""
 _END_S = 1.0
-"""For how long at least what a refused client still sends is read."""
+"""For so long a refused client may be silent: what it still sends is read, for up to ``UNREAD_S``,
+as who is sending would else lose the reply."""
 _NO_ROOM = memoryview(bytearray())
 
 
@@ -109,6 +112,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._is_going = False
         self._is_stalled = self._is_paused = False
         self._ending_since_s: float | None = None
+        self._thrown_away_s = 0.0
         self._query_id: int | None = None
         self._stream: CallStream | None = None
         self._on_gone: Callable[[], None] | None = None
@@ -177,6 +181,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ending_since_s is not None:  # what a refused client still sends is thrown away
+            self._thrown_away_s = self._clock()
             return
         if not self._is_direct:
             self._parse(self._received[:nbytes])
@@ -191,25 +196,34 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._parser = httptools.HttpRequestParser(self)  # the old one waits for the body
             self.on_message_complete()
 
-    def check_pace(self, now_s: float) -> None:
-        """Refuse a body that comes too slowly; close what a client keeps open or does not read."""
+    def check_pace(self, now_s: float, *, is_late: bool = False) -> None:
+        """Refuse a body that comes too slowly; close what a client keeps open or does not read.
+
+        Args:
+            now_s: on the clock of the event loop, seconds.
+            is_late: whether this process stood still, so that slowness proves nothing.
+        """
         if self._is_stalled and self._transport is not None:
             left = self._transport.get_write_buffer_size()
-            self._unread = self._unread or Pace(now_s, -left, UNREAD_S)
+            if self._unread is None or is_late:
+                self._unread = Pace(now_s, -left, UNREAD_S)
             if self._unread.is_too_slow(-left, now_s):
                 self._transport.abort()
                 return
         if self._ending_since_s is not None:
-            if now_s - self._ending_since_s > _END_S:
+            is_silent = now_s - self._thrown_away_s > _END_S
+            if is_silent or now_s - self._ending_since_s > UNREAD_S:
                 self.close()
             return
+        is_excused = is_late or self._is_paused
         if self._stream is not None:
-            self._stream.check_pace(now_s)
+            self._stream.check_pace(now_s, is_excused=is_excused)
         if self._body_began_s is None:
             return
-        if self._pace is None or self._is_paused:
-            is_new = not self._is_paused
-            self._pace = Pace(self._body_began_s) if is_new else Pace(now_s, self._filled)
+        if is_excused:
+            self._pace = Pace(now_s, self._filled)
+        elif self._pace is None:
+            self._pace = Pace(self._body_began_s)
         try:
             self._pace.check(self._filled, now_s)
         except ModellessError as error:
@@ -437,7 +451,8 @@ class SocketConnection(asyncio.BufferedProtocol):
         (The kernel tells a client whose data were not read that the connection broke, and nothing
         of what was written to it before.)
         """
-        self._ending_since_s, self._is_direct = self._clock(), False
+        self._ending_since_s = self._thrown_away_s = self._clock()
+        self._is_direct = False
         transport.write_eof()
         if self._is_paused:
             transport.resume_reading()
@@ -536,11 +551,12 @@ async def open_socket(
         backlog=max_connections,  # HAProxy takes a gateway that refuses three for dead
     )
 
-    def look() -> None:
+    def look(due_s: float) -> None:
+        is_late = time.monotonic() - due_s > _LATE_S
         for connection in tuple(connections):
-            connection.check_pace(time.monotonic())
+            connection.check_pace(time.monotonic(), is_late=is_late)
         if server.is_serving():
-            loop.call_later(_LOOK_S, look)
+            loop.call_later(_LOOK_S, look, time.monotonic() + _LOOK_S)
 
-    look()
+    look(time.monotonic())
     return server, connections

@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 MOST_WAITING: Final = 64
 """Pieces of work that may wait for the thread; one more is refused."""
-_OWN_SHARE: Final = 4
-"""A quarter of them may be of one tenant."""
+_OWN_SHARE: Final = 2
+"""Half of them may be of one tenant."""
 
 
 class Aside:

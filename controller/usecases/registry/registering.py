@@ -203,10 +203,13 @@ def register(
                 also=note,
             )
         current = registry.catalog(with_retired=True).resolve(name_of(variant.id)).variants[0]
+        is_retired = current.id not in {each.id for each in registry.catalog().variants}
     if variant.id in before and revise is None:
         on_progress(Note(f"note: these very bytes are {variant.id} already: nothing has changed"))
     elif current.id != variant.id:
         how = f"modelless promote {variant.id}"
+        if is_retired:
+            how = f"take the variant back first: modelless retire --undo {name_of(variant.id)}"
         on_progress(Note(f"note: {current.id} stays the current version: to change that, {how}"))
     if accuracy_percent is None and validation is None:
         effect = "it is never chosen for a query that asks for any"

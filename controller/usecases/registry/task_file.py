@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError, did_you_mean
 from modelless.common.settings_files import problems
 from modelless.common.yaml_files import read_yaml
 from modelless.variants.decoding import (
@@ -19,7 +19,7 @@ from modelless.variants.decoding import (
     with_blank,
 )
 from modelless.variants.graphs.inspection import inspect_onnx
-from modelless.variants.metrics import find_metric
+from modelless.variants.metrics import METRICS, find_metric
 from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.signature import DTYPES
 from modelless.variants.validation.expected import Expects
@@ -115,8 +115,16 @@ def read_task(path: Path) -> Task:
 
 
 def _check_metric(task: Task) -> None:
-    """Refuse what could not be put right once the task is registered."""
-    metric = find_metric(task.accuracy_metric, task)
+    """Refuse what could not be put right once the task is registered.
+
+    A metric of a name that is like no other is the user's own: accuracies are stated by it.
+    """
+    try:
+        metric = find_metric(task.accuracy_metric, task)
+    except NotFoundError:
+        if did_you_mean(task.accuracy_metric, METRICS):
+            raise
+        return
     scores = next(filter(is_scores, task.outputs), None)
     if not task.labels or metric.expects is not Expects.CLASS or scores is None:
         return
@@ -164,7 +172,8 @@ def _fits(value: float, datatype: str) -> bool:
 def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:
     if isinstance(labels, str):
         lines = _read_lines("labels", folder / labels)
-        lines = lines[:-1] if lines[-1] == "" else lines
+        while lines and lines[-1] == "":
+            lines = lines[:-1]
         if "" in lines:
             raise InvalidInputError.of(
                 "labels", f"no label in line {lines.index('') + 1}", "one in each"

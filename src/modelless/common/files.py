@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,17 +55,16 @@ def make_private_folder(folder: Path) -> None:
 def write_whole(path: Path, data: bytes, *, mode: int = 0o444) -> None:
     """Write beside ``path``, flush to the disk, rename: the name appears whole or not at all.
 
-    Folders on the way are made; nobody may write to the file, unless ``mode`` says so. OSError as
-    the file system says.
+    Folders on the way are made; nobody may write to the file, unless ``mode`` says so and the
+    umask of the process lets it. OSError as the file system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(mode)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

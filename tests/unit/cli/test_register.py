@@ -208,6 +208,12 @@ def test_a_task_file_that_is_wrong_is_refused(
     assert names(home) == ([], [], [])
 
 
+def test_a_metric_may_be_the_users_own(run: Run, file: Path, tmp_path: Path) -> None:
+    described = tmp_path / "task.yaml"
+    described.write_text(TASK_FILE.replace("metric: top-1", "metric: miou"))
+    assert register(run, file, "--task-file", described, *ACCURACY, task=None).code == 0
+
+
 def test_labels_may_stand_in_a_file_of_their_own(
     run: Run, home: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -216,7 +222,7 @@ def test_labels_may_stand_in_a_file_of_their_own(
     (tmp_path / "names.txt").write_text("one\ntwo\n\nfour\n")
     ran = register(run, file, "--task-file", described, task=None)
     assert (ran.code, "no label in line 3" in ran.err) == (2, True), ran.err
-    (tmp_path / "names.txt").write_text("one\ntwo\nthree: 3\nfour\n\n")
+    (tmp_path / "names.txt").write_text("one\ntwo\nthree: 3\nfour\n\n\n")
     assert register(run, file, "--task-file", described, task=None).code == 0
     with closing(open_registry(home)) as registry:
         (task,) = registry.tasks()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from modelless.controller.api.keys import UnauthorizedError
 from modelless.controller.api.request_limits import Limits
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live.front import asgi, bodies
+from modelless.controller.live.front import asgi
 from modelless.controller.live.front.access import OPERATORS
-from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.bodies import BodyBudget, Pace
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v2/models/t/infer", "headers": []}
 
@@ -142,7 +143,21 @@ def test_a_body_that_never_comes_is_refused(
         assert sent[0]["status"] == 408
         assert here.frontend.replies == {408: 1}
 
-    monkeypatch.setattr(bodies, "GRACE_S", 0.01)
+    monkeypatch.setattr(asgi, "_LOOK_S", 0.01)
+    monkeypatch.setattr(asgi, "Pace", partial(Pace, grace_s=0.02))
+    asyncio.run(serve())
+
+
+def test_a_body_that_drips_is_refused(
+    here: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "Pace", partial(Pace, grace_s=-1.0))
+
+    async def serve() -> None:
+        head, _ = await post(b"1", b"2")
+        assert head["status"] == 408
+        assert here.budget.used_bytes == 0
+
     asyncio.run(serve())
 
 

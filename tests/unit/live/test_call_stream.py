@@ -226,6 +226,23 @@ def test_a_message_that_drips_ends_its_stream_and_a_pause_does_not():
     assert frontend.replies == {200: 1, 408: 1}
 
 
+def test_a_message_is_not_late_while_nothing_is_read():
+    frontend = Calls()
+    connection, wire = connect(frontend)
+    feed(connection, chunked(STREAM, framed(b"x"), end=False), 100)
+    feed(connection, b"7\r\n\0\0\0\1\0ab\r\n", 100)
+    connection.pause_writing()
+    wire.unread = 1
+    for now_s in (5.0, 15.0, 25.0):
+        connection.check_pace(now_s)
+    assert not wire.closed
+    connection.resume_writing()
+    connection.check_pace(34.0)
+    assert not wire.closed
+    connection.check_pace(36.0)
+    assert wire.closed
+
+
 def test_what_follows_a_stream_waits_for_its_end():
     frontend = Calls(at_once=False)
     connection, wire = connect(frontend)

@@ -443,6 +443,35 @@ def test_who_may_not_send_a_body_is_refused_before_it_counts(chunked):
     assert frontend.replies == {401: 1}
 
 
+def test_a_refused_client_may_send_on_for_a_while():
+    for sends, closed_s in ((False, 4), (True, 32)):
+        connection, wire = connect(Echo())
+        now_s = 0.0
+        connection._clock = lambda: now_s  # noqa: B023
+        wire.write_eof = lambda: None
+        feed(connection, b"nonsense\r\n\r\n", 99)
+        assert wire.sent.startswith(b"HTTP/1.1 400 ")
+        while not wire.closed:
+            now_s += 1.0
+            if sends:
+                feed(connection, b"x", 1)
+            connection.check_pace(now_s + 0.5)
+        assert now_s < closed_s
+        assert not sends or now_s > 20.0
+
+
+def test_nobody_is_late_while_the_process_stood_still():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    head = b"POST /v2/models/x/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n"
+    feed(connection, head, 999)
+    connection.check_pace(2.0)
+    connection.check_pace(50.0, is_late=True)
+    assert not wire.closed
+    connection.check_pace(61.0)
+    assert wire.sent.startswith(b"HTTP/1.1 408 ")
+
+
 @pytest.mark.parametrize("chunked", [True, False])
 def test_what_came_early_does_not_excuse_a_client_that_drips(chunked):
     frontend = Echo()

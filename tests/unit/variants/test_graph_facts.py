@@ -384,6 +384,21 @@ class TestOddGraphs:
         assert graph.tensors["flat"].shape == (1, 4, 8)
         assert graph.tensors["last"].shape == (3,)
 
+    def test_a_size_of_many_parts(self) -> None:
+        """12 vectors of 4 in one ``Concat``: what they are multiplied is no bound of it."""
+        parts = [f"c{n}" for n in range(12)]
+        nodes = [
+            helper.make_node("Shape", ["x"], ["rows"], start=1, end=2),
+            helper.make_node("Concat", [*parts, "rows"], ["all"], axis=0),
+            helper.make_node("ReduceMax", ["all"], ["most"], keepdims=1),
+            helper.make_node("Concat", ["one", "most"], ["wanted"], axis=0),
+            helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+        ]
+        weights = [numpy_helper.from_array(np.array([1, 2, 3, 32]), name) for name in parts]
+        weights.append(numpy_helper.from_array(np.array([1]), "one"))
+        graph = read_item_graph(graph_of(nodes, weights, ["N", 8, 4]))
+        assert graph.tensors["y"].shape == (1, 32)
+
     @pytest.mark.parametrize("nested", [False, True])
     def test_sizes_that_double_stay_unknown(self, nested: bool) -> None:
         nodes = [helper.make_node("Shape", ["x"], ["s0"])]

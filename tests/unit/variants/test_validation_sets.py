@@ -118,6 +118,13 @@ def test_pictures_are_read_as_in_service(
     assert len(np.unique(pixels)) > 5 or (pixels == 255).all()
 
 
+@pytest.mark.parametrize("note", [b"Exif\0\0garbage", b"Exif\0\0MM", b"Exif\0\0MM\0*\0\0\xff\xff"])
+def test_a_damaged_note_says_nothing_of_a_picture(tmp_path: Path, note: bytes) -> None:
+    path = tmp_path / "0.jpg"
+    Image.new("RGB", (4, 4), (250, 0, 0)).save(path, exif=note, dpi=(72, 72))
+    assert PictureInput.of(SMALL).read(path, "0").shape[:2] == (4, 4)
+
+
 def test_items_are_given_in_the_order_asked_for_and_shapes_are_parted(folder: Path) -> None:
     picture(folder / "red" / "9.png", COLOURS["red"], size=(6, 4))
     found = opened(folder)
@@ -296,7 +303,7 @@ def test_arrays_of_texts_numbers_and_boxes(tmp_path: Path) -> None:
     numbers = opened(npz(tmp_path / "c.npz", x=x, labels=[1.5, 2.0]), ROWS, Expects.NUMBER)
     assert numbers.item(0).expected == 1.5
     corners = np.array([[0, 0, 1, 1], [1, 1, 2, 2], [0, 0, 3, 3.0]])
-    path = npz(tmp_path / "d.npz", x=x, boxes=corners, box_labels=[0, 1, 2], box_items=[1, 1, 1])
+    path = npz(tmp_path / "d.npz", x=x, boxes=corners, box_labels=[0, 1, 2], box_items=[1, 1.0, 1])
     found = opened(path, ROWS, Expects.BOXES)
     assert isinstance(found.item(0).expected, Boxes)
     assert [found.item(i).expected.classes.tolist() for i in range(2)] == [[], [0, 1, 2]]
@@ -392,7 +399,7 @@ def test_a_table_with_a_column_an_input(tmp_path: Path) -> None:
         ("a,b,label\n1,2,9\n", "line 2: label: got 9"),
         ("a,b,label\n1,2\n", "line 2: label: got ''"),
         ("a,b,label\n1,2,3,4\n1,2,3,4,5\n", "not a CSV file"),
-        ("a,b,label\n1,2,3,4\n1,2,3\n", "not a CSV file"),
+        ("a,b,label\n1,2,3,4\n1,2,3\n", "cells of a line"),
         ("a,a,label\n1,2,3\n", "each heading once"),
         ("a,b,label\n1,inf,3\n", "line 2: b: got 'inf'"),
     ],
@@ -403,6 +410,14 @@ def test_a_table_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) 
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=said):
         opened(path, ROWS)
+
+
+@pytest.mark.filterwarnings("default")
+def test_commas_with_nothing_behind_them_are_no_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("fare,label,age\n1,2,3,\n4,5,6,\n")
+    found = opened(path, CELLS, Expects.NUMBER)
+    assert [found.item(index).expected for index in range(2)] == [2.0, 5.0]
 
 
 def test_whole_numbers_are_within_their_type(tmp_path: Path) -> None:
